@@ -1,0 +1,85 @@
+# Development tasks; `make` alone lists them. Nothing here needs git or a network index by name.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Debian's interpreter by default: service accounts in tests must be able to execute it.
+PYTHON ?= /usr/bin/python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip -q --disable-pip-version-check
+STAMP := $(VENV)/.installed
+LOCKS := requirements/build.lock requirements/dev.lock requirements/runtime.lock
+CHECKED := basestation_runner cmd tests
+# Debian packages for building the dependencies and running the tests.
+APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: system-packages $(STAMP) ## install what is missing: Debian packages (as root) and the virtual environment
+
+.PHONY: system-packages
+system-packages:
+	@if ! command -v dpkg-query >/dev/null; then exit 0; fi; \
+	missing=(); \
+	for package in $(APT_PACKAGES); do \
+	  [[ "$$(dpkg-query -W -f '$${db:Status-Status}' "$$package" 2>/dev/null || true)" == installed ]] || missing+=("$$package"); \
+	done; \
+	if (( $${#missing[@]} == 0 )); then exit 0; fi; \
+	if (( $$(id -u) != 0 )); then \
+	  echo "missing Debian packages, as root: apt-get install --no-install-recommends $${missing[*]}" >&2; exit 1; \
+	fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -qq </dev/null; \
+	apt-get install -y -qq --no-install-recommends "$${missing[@]}" </dev/null
+
+# --no-build-isolation: old source distributions are built by the locked setuptools, not by whatever is newest.
+$(STAMP): pyproject.toml requirements/build.lock requirements/dev.lock | system-packages
+	[[ -x $(BIN)/python ]] || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/build.lock
+	$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.lock
+	$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+.PHONY: demo
+demo: setup ## run a throw-away runner with two sites, for instance ARGS=--json
+	$(BIN)/runner demo $(ARGS)
+
+.PHONY: test
+test: setup ## run the tests; as root also those that make accounts and drop privileges (ARGS for pytest)
+	@if (( $$(id -u) == 0 )); then export RUNNER_MUST_RUN=privileged; fi; $(BIN)/pytest $(ARGS)
+
+.PHONY: lint
+lint: setup ## check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(CHECKED)
+
+.PHONY: format
+format: setup ## rewrite the code in the project's format and apply safe fixes
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: ## resolve the locked dependencies anew (ARGS=--upgrade for newer ones)
+	@tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; \
+	$(PYTHON) -m venv "$$tools"; \
+	"$$tools/bin/pip" install -q --disable-pip-version-check uv; \
+	compile() { \
+	  "$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --custom-compile-command 'make lock' $(ARGS) "$$@"; \
+	}; \
+	compile requirements/build.in --output-file requirements/build.lock; \
+	compile pyproject.toml --extra daemon --extra vis --output-file requirements/runtime.lock; \
+	compile pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
+
+.PHONY: clean
+clean: ## remove everything that the other targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find basestation_runner cmd tests -name __pycache__ -prune -exec rm -rf {} +
