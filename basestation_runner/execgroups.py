@@ -1,0 +1,61 @@
+"""Execution groups: which groups a job gets, decided from what was requested and what the account has.
+
+Pure: no look-ups, no system calls. Rules: an effective GID that the account lacks refuses the job; supplementary
+groups that it lacks are left out; nothing that was not requested is ever added.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from attrs import frozen
+
+MOST_GROUPS: Final = 256
+UNCHANGED: Final = 0xFFFFFFFF
+"""What setresgid(2) takes for "leave it as it is": never a group."""
+
+
+@frozen
+class Granted:
+    """The groups that a job gets: `gids` is the whole list for setgroups(2), its first entry the effective GID."""
+
+    gids: tuple[int, ...]
+    removed: tuple[int, ...]
+
+    @property
+    def effective(self) -> int:
+        """The effective GID."""
+        return self.gids[0]
+
+
+@frozen
+class Refused:
+    """Why the job must not run. `maybe_late`: the account lacks the group now, but a directory service may be late."""
+
+    reason: str
+    maybe_late: bool = False
+
+
+def decide(requested: Iterable[int], account_groups: Collection[int]) -> Granted | Refused:
+    """Given the requested GIDs, effective one first, and the account's whole NSS group set, return what is granted.
+
+    The account's set must hold its primary group too. The result includes the effective GID among the supplementary
+    groups, so that a file's group deny cannot be dodged by having the group only as the effective one.
+    """
+    wanted = tuple(dict.fromkeys(requested))
+    if not wanted:
+        return Refused("no execution group is requested")
+    if len(wanted) > MOST_GROUPS:
+        return Refused(f"{len(wanted)} execution groups are requested, the most is {MOST_GROUPS}")
+    for gid in wanted:
+        if not 0 <= gid < UNCHANGED:
+            return Refused(f"{gid} is not a group number")
+    effective = wanted[0]
+    if effective not in account_groups:
+        return Refused(f"the account is not in its effective group (GID {effective})", maybe_late=True)
+    granted = tuple(gid for gid in wanted if gid in account_groups)
+    return Granted(gids=granted, removed=tuple(gid for gid in wanted if gid not in account_groups))
+
+
+def of_account(primary: int, account_groups: Collection[int]) -> tuple[int, ...]:
+    """Return what is requested for a site that names no groups: the account's own, its primary group first."""
+    return (primary, *sorted(gid for gid in account_groups if gid != primary))
