@@ -1,0 +1,198 @@
+"""Where a request's paths lead on this host: never outside the site's tree, whatever links its people make.
+
+The pure rules stand first. `Tree` opens things and must run as the job, after the privilege drop: then a path that
+the site's account may not walk fails here exactly as it would in the job.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import PurePosixPath
+from stat import S_ISDIR, S_ISLNK, S_ISREG, S_IWGRP, S_IWOTH
+from typing import Final, Self
+
+from basestation_runner import syscalls
+
+_TRIES: Final = 64
+"""How often a path is resolved again when renames get in the way, before the job is told to come back later."""
+
+_LOG_MODE: Final = 0o660  # glider accounts append to the log through the site's group
+
+
+class PathRefusedError(Exception):
+    """The path leads outside the site's tree, or is not what it has to be."""
+
+
+class PathBusyError(Exception):
+    """The path changed under every attempt to resolve it; a later attempt may succeed."""
+
+
+def lies_beneath(path: str, ancestor: str) -> bool:
+    """Tell whether `path` is `ancestor` or beneath it, compared by components ("/a/bc" is not beneath "/a/b")."""
+    parts, above = PurePosixPath(path).parts, PurePosixPath(ancestor).parts
+    return parts[: len(above)] == above
+
+
+def join_jail(jail_root: str, path: str) -> str:
+    """Return where the jail's absolute `path` lies on the host when no link is in the way."""
+    return jail_root.rstrip("/") + path
+
+
+class Tree:
+    """A site's tree, held open: the only part of the filesystem that its requests can name.
+
+    With `jailed`, paths are as seen inside the only root, absolute links included; otherwise they are paths of the
+    host and must lie beneath one of the roots, after links have been followed too.
+    """
+
+    def __init__(self, roots: Iterable[str], *, jailed: bool) -> None:
+        """Open the roots. Raises PathRefusedError when one cannot be used, OSError when it cannot be opened."""
+        self._jailed = jailed
+        self._roots = {root: _open_root(root) for root in roots}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._roots.values():
+            os.close(descriptor)
+
+    def open_directory(self, path: str) -> int:
+        """Return a descriptor of the directory at `path`. Raises PathRefusedError, PathBusyError or OSError."""
+        return self._open(path, os.O_PATH | os.O_DIRECTORY)
+
+    def open_log(self, path: str, gid: int) -> tuple[int, bool]:
+        """Open the log at `path` to append to it, made with group `gid` if it did not exist.
+
+        Returns the descriptor and whether it can be read too. Raises PathRefusedError for anything that is not a
+        regular file, PathBusyError or OSError.
+        """
+        # O_NONBLOCK: a FIFO or a lease must not make this wait; it is taken back once the file is known to be one.
+        flags = os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+        readable = True
+        try:
+            log = self._open_or_make(path, flags | os.O_RDWR, gid)
+        except PermissionError:  # a log that the job may write but not read is still a log
+            log = self._open_or_make(path, flags | os.O_WRONLY, gid)
+            readable = False
+        if not S_ISREG(os.fstat(log).st_mode):
+            os.close(log)
+            raise PathRefusedError("it is not a regular file")
+        os.set_blocking(log, True)
+        return log, readable
+
+    def host_path(self, path: str) -> str:
+        """Return the host's path for `path`, which need not exist.
+
+        For a jailed tree that is jail_root + path, unless a link inside the jail leads elsewhere: then it is the
+        resolved place, since the job itself resolves links as the host does. Raises PathRefusedError or PathBusyError.
+        """
+        if not self._jailed:
+            return path
+        (jail_root,) = self._roots
+        plain = join_jail(jail_root, path)
+        missing: list[str] = []
+        existing = PurePosixPath(path)
+        while True:
+            try:
+                found = self._open(str(existing), os.O_PATH)
+            except OSError:  # nothing there that this account can see: its parent decides
+                if existing == existing.parent:
+                    return plain
+                missing.insert(0, existing.name)
+                existing = existing.parent
+                continue
+            resolved = path_of(found)
+            os.close(found)
+            if PurePosixPath(resolved) == PurePosixPath(join_jail(jail_root, str(existing))):
+                return plain
+            return str(PurePosixPath(resolved, *missing))
+
+    def _open_or_make(self, path: str, flags: int, gid: int) -> int:
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):
+                return self._open(path, flags)
+            with suppress(FileExistsError):
+                made = self._open(path, flags | os.O_CREAT | os.O_EXCL, mode=_LOG_MODE)
+                if os.fstat(made).st_gid != gid:  # a set-group-ID directory gave it another group
+                    os.fchown(made, -1, gid)
+                return made
+        raise PathBusyError("it is made and removed all the time")
+
+    def _open(self, path: str, flags: int, mode: int = 0) -> int:
+        if not path.startswith("/"):
+            raise PathRefusedError("it is not an absolute path")
+        for _ in range(_TRIES):
+            try:
+                return self._open_once(path, flags, mode)
+            except OSError as error:
+                if error.errno != errno.EAGAIN:
+                    raise
+        raise PathBusyError("it is being renamed all the time")
+
+    def _open_once(self, path: str, flags: int, mode: int) -> int:
+        if self._jailed:
+            ((_, root),) = self._roots.items()
+            inside = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
+            return syscalls.openat2(root, path, flags, mode=mode, resolve=inside)
+        try:
+            root, below = self._root_of(path)
+            beneath = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
+            return syscalls.openat2(root, below, flags, mode=mode, resolve=beneath)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        # A link that is absolute or climbs above the root: see where it leads, and open only that, without any link.
+        root, below = self._root_of(os.path.realpath(path))
+        try:
+            straight = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+            return syscalls.openat2(root, below, flags, mode=mode, resolve=straight)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.EXDEV}:  # the link was exchanged since
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path) from None
+            raise
+
+    def _root_of(self, path: str) -> tuple[int, str]:
+        for root, descriptor in self._roots.items():
+            if lies_beneath(path, root):
+                return descriptor, str(PurePosixPath(path).relative_to(root))
+        raise PathRefusedError("it is outside the site's tree")
+
+
+def path_of(descriptor: int) -> str:
+    """Return the host's path of an open descriptor, as the kernel knows it."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def _open_root(path: str) -> int:
+    """Open a tree's root, following only links that lie in directories which root alone can write.
+
+    The site's people can write in the parents of their rundir; a link of theirs there must not move the tree.
+    """
+    steps = list(PurePosixPath(path).parts[1:])
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    followed = 0
+    while steps:
+        step = steps.pop(0)
+        below = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+        if not S_ISLNK(os.fstat(below).st_mode):
+            os.close(here)
+            here = below
+            continue
+        target = os.readlink("", dir_fd=below)
+        os.close(below)
+        parent = os.fstat(here)
+        followed += 1
+        if parent.st_uid != 0 or parent.st_mode & (S_IWGRP | S_IWOTH) or followed > _TRIES:
+            os.close(here)
+            raise PathRefusedError(f"{path} leads through a link that others than root can change")
+        steps = [*PurePosixPath(target).parts, *steps]
+        if steps[0] == "/":
+            os.close(here)
+            here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            del steps[0]
+    if not S_ISDIR(os.fstat(here).st_mode):
+        os.close(here)
+        raise PathRefusedError(f"{path} is not a directory")
+    return here

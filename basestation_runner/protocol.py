@@ -1,0 +1,125 @@
+"""What watcher and helper say to each other: frames, and the one table of requests that the helper takes.
+
+A frame is a 4-byte big-endian length and that many bytes of one JSON object. Nothing here reads a socket.
+Requests and events are plain JSON objects; docs/architecture.md lists the exchange.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+VERSION: Final = 1
+MAX_FRAME: Final = 1 << 20
+"""Bytes in the longest frame's object."""
+
+_LENGTH: Final = struct.Struct(">I")
+
+Message = dict[str, Any]
+
+
+class ProtocolError(Exception):
+    """The other side sent what no correct peer sends; the connection is of no use any more."""
+
+
+class FrameDecoder:
+    """Turns the bytes of one connection into its messages, however they were cut into pieces."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the messages that `data` completes. Raises ProtocolError for an oversized or malformed frame."""
+        self._pending += data
+        messages = []
+        while len(self._pending) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._pending)
+            if length > MAX_FRAME:
+                raise ProtocolError(f"a frame of {length} bytes, the most is {MAX_FRAME}")
+            end = _LENGTH.size + length
+            if len(self._pending) < end:
+                break
+            messages.append(_decode(bytes(self._pending[_LENGTH.size : end])))
+            del self._pending[:end]
+        return messages
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return the frame of one message. Raises ProtocolError when it is too long to be sent."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a frame of {len(body)} bytes, the most is {MAX_FRAME}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def _decode(body: bytes) -> Message:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise ProtocolError(f"a frame that is not JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise ProtocolError("a frame that is not a JSON object")
+    return message
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether `value` can be a path or an argument; what it may say is for the policy, not for the protocol."""
+    return isinstance(value, str) and "\0" not in value and not _SURROGATE.search(value)
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, list) and all(_is_text(word) for word in value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
+_JOB_ID: Final = re.compile(r"[0-9a-f-]{1,64}", re.ASCII)
+
+
+def is_job_id(value: object) -> bool:
+    """Tell whether `value` can be a job's id: it becomes part of file and cgroup names."""
+    return isinstance(value, str) and _JOB_ID.fullmatch(value) is not None
+
+
+def _is_job_ids(value: object) -> bool:
+    return isinstance(value, list) and all(is_job_id(item) for item in value)
+
+
+REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
+    "hello": {"version": _is_count},
+    "dispatch": {
+        "job_id": is_job_id,
+        "site": _is_text,
+        "digest": _is_text,
+        "application": _is_text,
+        "home": _is_text,
+        "mission_dir": _is_text,
+        "log_file": _is_text,
+        "script": _is_text,
+        "args": _is_words,
+        "queue_length": _is_count,
+    },
+    "inquire": {"job_ids": _is_job_ids},
+    "settled": {"job_ids": _is_job_ids},
+}
+"""Every request that the helper takes, with exactly its fields. Anything else is answered with an error."""
+
+
+def check_request(message: Message) -> str:
+    """Return the name of a well-formed request. Raises ProtocolError that says what is wrong with any other."""
+    name = message.get("request")
+    fields = REQUESTS.get(name) if isinstance(name, str) else None
+    if fields is None:
+        raise ProtocolError("not a request that the helper knows")
+    if message.keys() != fields.keys() | {"request"}:
+        raise ProtocolError(f"{name}: its fields must be {', '.join(sorted(fields))}")
+    for field, is_valid in fields.items():
+        if not is_valid(message[field]):
+            raise ProtocolError(f"{name}: {field} is not valid")
+    return str(name)
