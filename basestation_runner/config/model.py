@@ -1,0 +1,122 @@
+"""The configuration as the rest of the program sees it: frozen, complete, checked, picklable.
+
+Each field carries the rule for its value as an annotation; load.py applies the rules to files. Imports only attrs and
+the standard library, reads no file and asks nothing of the host.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from attrs import Factory, asdict, frozen
+
+from basestation_runner.config import rules
+from basestation_runner.config.rules import RuleError
+
+NO_CONTAINERS = "containers are not supported yet"
+
+
+@frozen(kw_only=True)
+class Site:
+    """One site: a rundir, the account that its jobs run as, its limits. Defaults are those of a file's entry.
+
+    `applications` is what the site may use, each by its own name, sorted: `all` and the default have been expanded.
+    """
+
+    name: Annotated[str, rules.name]
+    watch_dir: Annotated[str, rules.rundir]
+    runner_user: Annotated[str, rules.account]
+    groups: Annotated[tuple[str | int, ...] | None, rules.optional(rules.groups)] = None
+    jail_root: Annotated[str | None, rules.optional(rules.path)] = None
+    jailed: Annotated[bool, rules.flag] = Factory(lambda self: self.jail_root is not None, takes_self=True)
+    archive: Annotated[bool, rules.flag] = False
+    ignore_lock: Annotated[bool, rules.flag] = False
+    python_version: Annotated[str, rules.path] = "/opt/basestation/bin/python"
+    basestation_dir: Annotated[str, rules.path] = "/usr/local/basestation3"
+    applications: Annotated[tuple[str, ...], rules.application_list] = ()
+    queue_scripts: Annotated[bool, rules.flag] = True
+    max_running: Annotated[int | None, rules.optional(rules.number(1, rules.MAX_TASKS))] = None
+    cpu_quota_pct: Annotated[int | None, rules.optional(rules.number(1, rules.MAX_QUOTA_PCT))] = None
+    cpu_weight: Annotated[int | None, rules.optional(rules.number(1, 10000))] = None
+    memory_high_mb: Annotated[int | None, rules.optional(rules.number(1, rules.MAX_MEMORY_MB))] = None
+    memory_max_mb: Annotated[int | None, rules.optional(rules.number(1, rules.MAX_MEMORY_MB))] = None
+    tasks_max: Annotated[int, rules.number(1, rules.MAX_TASKS)] = 4096
+    env: Annotated[tuple[tuple[str, str], ...], rules.environment] = ()
+    docker_image: Annotated[str, rules.text] = ""
+    docker_uid: Annotated[int, rules.number(-1, rules.MAX_GID)] = -1
+    docker_gid: Annotated[int, rules.number(-1, rules.MAX_GID)] = -1
+    docker_mount: Annotated[tuple[str, ...], rules.list_of(rules.word, of="mounts", example="[/a:/b:ro]")] = ()
+    use_docker_basestation: Annotated[bool, rules.flag] = False
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The site's tree: what lies at or beneath one of these belongs to the site."""
+        return (self.watch_dir,) if self.jail_root is None else (self.watch_dir, self.jail_root)
+
+    @property
+    def not_supported(self) -> str | None:
+        """Why the site cannot be served although its entry is valid, or None."""
+        wants_container = (
+            self.docker_image
+            or self.docker_uid != -1
+            or self.docker_gid != -1
+            or self.docker_mount
+            or self.use_docker_basestation
+        )
+        return NO_CONTAINERS if wants_container else None
+
+
+def conflicts(values: Mapping[str, object]) -> Iterator[RuleError]:
+    """Given the valid fields of one site's entry, return what is wrong between them."""
+    if values.get("jailed") is True and values.get("jail_root") is None:
+        yield RuleError("a jailed site needs jail_root", "name jail_root, or write jailed: false", ("jailed",))
+    match values.get("memory_high_mb"), values.get("memory_max_mb"):
+        case int(high), int(limit) if high > limit:
+            what = f"memory_high_mb ({high}) is above memory_max_mb ({limit})"
+            yield RuleError(what, "throttling starts below the maximum", ("memory_high_mb",))
+
+
+@frozen(kw_only=True)
+class Application:
+    """How a job of one kind runs."""
+
+    name: Annotated[str, rules.application_name]
+    description: Annotated[str, rules.text] = ""
+    scripts: Annotated[tuple[str, ...], rules.scripts] = ()
+    env: Annotated[tuple[tuple[str, str], ...], rules.environment] = ()
+    append_args: Annotated[
+        tuple[str, ...], rules.list_of(rules.template, of="arguments", example="['--job_id', '{job_id}']")
+    ] = ()
+    strip_args: Annotated[tuple[str, ...], rules.list_of(rules.word, of="arguments", example="['--daemon']")] = ()
+    timing_line: Annotated[bool, rules.flag] = False
+    visualiser: Annotated[bool, rules.flag] = False
+    priority: Annotated[Literal["interactive", "normal"], rules.one_of("interactive", "normal")] = "normal"
+
+
+@frozen(kw_only=True)
+class Config:
+    """All sites and applications by name. The mappings are never changed: a new file makes a new Config."""
+
+    sites: Mapping[str, Site]
+    applications: Mapping[str, Application]
+    default_application: str | None = None
+
+    def application_for(self, site: Site, script: str) -> Application | None:
+        """Given a script, return the profile that claims it among those that the site may use, else the default one."""
+        for name in site.applications:
+            if script in self.applications[name].scripts:
+                return self.applications[name]
+        if self.default_application in site.applications:
+            return self.applications[self.default_application]
+        return None
+
+    def digest(self, site_name: str) -> str:
+        """Return a fingerprint of everything that decides how the site's jobs run, the same in every process."""
+        site = self.sites[site_name]
+        effective = {
+            "site": asdict(site),
+            "applications": [asdict(self.applications[name]) for name in site.applications],
+            "default_application": self.default_application,
+        }
+        return hashlib.sha256(json.dumps(effective, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
