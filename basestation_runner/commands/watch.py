@@ -1,0 +1,77 @@
+"""Options of `runner watch`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from basestation_runner.commands import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from basestation_runner.cli import Invocation
+
+
+@click.command()
+@common.sites_config
+@common.applications_config
+@common.priv_exec_socket
+@common.path_option("--control-socket", common.CONTROL_SOCKET, "The socket that status and control commands use.")
+@common.path_option("--state-dir", common.WATCH_STATE_DIR, "The ledger's directory.")
+@common.base_log
+@common.log_format
+@click.option(
+    "--max-running",
+    type=click.IntRange(min=1),
+    default=lambda: 4 * len(os.sched_getaffinity(0)),
+    show_default="4 per core",
+    help="Most jobs at once on this host; interactive ones are not counted.",
+)
+@click.option(
+    "--max-queued",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="Most accepted requests per site; further ones stay in the rundir.",
+)
+@common.path_option("--job-completions-log", None, "Append one JSON line per finished job to this file.")
+@click.pass_obj
+def watch(
+    invocation: Invocation,
+    *,
+    sites_config: Path,
+    applications_config: Path | None,
+    priv_exec_socket: Path,
+    control_socket: Path,
+    state_dir: Path,
+    base_log: Path | None,
+    log_format: common.LogFormat,
+    max_running: int,
+    max_queued: int,
+    job_completions_log: Path | None,
+) -> int:
+    """Take requests from the sites' rundirs and run them in turn.
+
+    Needs no privilege: `runner privexec` starts the jobs.
+    """
+    from basestation_runner.watch.daemon import run
+    from basestation_runner.watch.options import WatchOptions
+
+    return run(
+        WatchOptions(
+            sites_config=sites_config,
+            applications_config=common.applications_path(applications_config),
+            priv_exec_socket=priv_exec_socket,
+            control_socket=control_socket,
+            state_dir=state_dir,
+            base_log=base_log,
+            log_format=log_format,
+            max_running=max_running,
+            max_queued=max_queued,
+            job_completions_log=job_completions_log,
+            debug=invocation.debug,
+        )
+    )

@@ -1,0 +1,23 @@
+"""What `runner privexec` was told on its command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperOptions:
+    sites_config: Path
+    applications_config: Path | None  # None: the built-in profiles
+    priv_exec_socket: Path
+    state_dir: Path
+    cache_dir: Path
+    cgroup_root: Path | None  # None: the cgroup that this process was started in
+    watcher_user: str | None  # None: this process's own account
+    base_log: Path | None  # None: stderr
+    log_format: Literal["text", "json"]
+    debug: bool

@@ -1,0 +1,1 @@
+"""The watcher: takes requests, keeps the ledger, decides what runs when. Holds no privilege."""

@@ -1,0 +1,25 @@
+"""What `runner watch` was told on its command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@attrs.frozen(kw_only=True)
+class WatchOptions:
+    sites_config: Path
+    applications_config: Path | None  # None: the built-in profiles
+    priv_exec_socket: Path
+    control_socket: Path
+    state_dir: Path
+    base_log: Path | None  # None: stderr
+    log_format: Literal["text", "json"]
+    max_running: int
+    max_queued: int
+    job_completions_log: Path | None
+    debug: bool

@@ -1,0 +1,3 @@
+from basestation_runner.cli import main
+
+raise SystemExit(main())
