@@ -24,7 +24,7 @@ class Site:
     `applications` is what the site may use, each by its own name, sorted: `all` and the default have been expanded.
     """
 
-    name: Annotated[str, rules.name]
+    name: str  # the entry's key
     watch_dir: Annotated[str, rules.rundir]
     runner_user: Annotated[str, rules.account]
     groups: Annotated[tuple[str | int, ...] | None, rules.optional(rules.groups)] = None

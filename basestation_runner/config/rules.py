@@ -1,7 +1,7 @@
 """What a single value in a config file must look like, as pure functions from a raw YAML value to a checked one.
 
-Each rule returns the value as the model holds it, or raises a RuleError that says in the reader's words what is wrong and
-what would be right. A rule for a list or a mapping raises an ExceptionGroup of all its problems. Knows no file, no line
+Each rule returns the value as the model holds it, or raises a RuleError that says in the reader's words what is wrong
+and what would be right; a rule for a list or a mapping raises an ExceptionGroup of all of them. Knows no file, no line
 and no host.
 """
 
@@ -30,6 +30,10 @@ MAX_MEMORY_MB = 1 << 40
 MAX_TASKS = 4194304  # the kernel's PID_MAX_LIMIT: more is refused by pids.max
 MAX_QUOTA_PCT = 1000000
 LARGEST_SHOWN = 1 << 64  # Python refuses to write out integers of thousands of digits
+FLAG_WORDS = {
+    **dict.fromkeys(("yes", "y", "on", "true", "1"), "true"),
+    **dict.fromkeys(("no", "n", "off", "false", "0"), "false"),
+}
 # The runner sets these for every job; a value from a file would never be seen.
 RUNNER_ENV = frozenset({"RUNNER_JOB_ID", "RUNNER_SITE"})
 
@@ -48,11 +52,11 @@ class RuleError(ValueError):
         return RuleError(self.what, self.hint, (step, *self.at), on_key=self.on_key)
 
 
-def problems(error: Exception) -> Iterator[RuleError]:
-    """Given what a rule raised, return its problems one by one. Raise anything else again."""
+def rule_errors(error: BaseException) -> Iterator[RuleError]:
+    """Given what a rule raised, return its errors one by one. Raise anything unforeseen again."""
     if isinstance(error, ExceptionGroup):
         for inner in error.exceptions:
-            yield from problems(inner)
+            yield from rule_errors(inner)
     elif isinstance(error, RuleError):
         yield error
     else:
@@ -61,7 +65,7 @@ def problems(error: Exception) -> Iterator[RuleError]:
 
 def raise_all(found: Iterable[RuleError]) -> None:
     if collected := list(found):
-        raise ExceptionGroup("problems", collected)
+        raise ExceptionGroup("several parts are wrong", collected)
 
 
 def describe(value: object) -> str:
@@ -105,10 +109,8 @@ def line(value: object) -> str:
 def flag(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    hint = "write true or false"
-    if isinstance(value, str) and value.lower() in {"true", "false"}:
-        hint = "write true or false without quotes"
-    raise expected("true or false", value, hint)
+    meant = FLAG_WORDS.get(value.lower()) if isinstance(value, str) else None
+    raise expected("true or false", value, f"write {meant}, without quotes" if meant else "write true or false")
 
 
 def number(low: int, high: int, hint: str = "") -> Rule[int]:
@@ -120,6 +122,13 @@ def number(low: int, high: int, hint: str = "") -> Rule[int]:
         return value
 
     return rule
+
+
+def entries(value: object) -> list[object]:
+    """A list whose entries are checked elsewhere."""
+    if not isinstance(value, list):
+        raise expected("a list of entries", value, "begin each entry with '- name: …'")
+    return value
 
 
 def optional(rule: Rule[T]) -> Rule[T | None]:
@@ -259,7 +268,7 @@ def list_of(rule: Rule[T], *, of: str, example: str) -> Rule[tuple[T, ...]]:
     return check
 
 
-def _repeated(entries: Iterable[Hashable]) -> Iterator[RuleError]:
+def repeated(entries: Iterable[Hashable]) -> Iterator[RuleError]:
     seen: dict[Hashable, int] = {}
     for index, entry in enumerate(entries):
         if entry in seen:
@@ -269,7 +278,7 @@ def _repeated(entries: Iterable[Hashable]) -> Iterator[RuleError]:
 
 def scripts(value: object) -> tuple[str, ...]:
     checked = list_of(script, of="scripts", example="[Base.py]")(value)
-    raise_all(_repeated(checked))
+    raise_all(repeated(checked))
     return checked
 
 
@@ -292,7 +301,6 @@ def application_list(value: object) -> tuple[str, ...]:
     checked = list_of(application_name, of="application names", example="[base]")(value)
     if not checked:
         raise RuleError("the list of applications is empty", hint)
-    raise_all(_repeated(checked))
     return checked
 
 
