@@ -1,0 +1,87 @@
+"""Sandboxes in which both daemons run for real, on any host, and leave nothing behind: for the demo and the tests.
+
+As root, the daemons, sites and clients have accounts of their own, which exist only in a private mount namespace.
+"""
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field
+
+from basestation_runner.sandbox import namespace, program
+from basestation_runner.sandbox.accounts import Accounts
+from basestation_runner.sandbox.installation import HELPER, WATCHER, Installation
+from basestation_runner.sandbox.program import Program
+
+__all__ = ["HELPER", "WATCHER", "Installation", "Program", "Sandbox", "single_account", "with_accounts"]
+
+_NSSWITCH: Final = Path("/etc/nsswitch.conf")
+_NSCD: Final = Path("/run/nscd")
+
+
+@define
+class Sandbox:
+    """A place for installations, with the program that they run and, as root, its accounts."""
+
+    root: Path
+    program: Program
+    accounts: Accounts | None
+    _installations: int = field(default=0, init=False)
+
+    def installation(self) -> Installation:
+        """Return a new installation, to be used as a context manager."""
+        self._installations += 1
+        return Installation(self.root / f"host{self._installations}", self.program, self.accounts)
+
+
+@contextlib.contextmanager
+def with_accounts() -> Iterator[Sandbox]:
+    """Open a sandbox with accounts of its own; needs root, and moves the calling thread to its own mount namespace.
+
+    Raises RunnerError when root may not do that, or when other accounts cannot run this Python.
+    """
+    with contextlib.ExitStack() as cleanup:
+        # Not in $TMPDIR: every account must reach it, and none but root may be able to change it.
+        root = Path(tempfile.mkdtemp(prefix="runner-", dir="/run"))
+        cleanup.callback(root.rmdir)
+        namespace.enter()
+        namespace.mount_tmpfs(root)
+        cleanup.callback(namespace.unmount, root)
+        accounts = _private_accounts(root / "etc", cleanup)
+        program.check_interpreter(accounts.user(HELPER).uid)
+        yield Sandbox(root, program.install(root / "program"), accounts)
+
+
+@contextlib.contextmanager
+def single_account() -> Iterator[Sandbox]:
+    """Open a sandbox in which everything runs as the caller."""
+    with tempfile.TemporaryDirectory(prefix="runner-") as root:
+        yield Sandbox(Path(root), program.in_place(), None)
+
+
+def _private_accounts(directory: Path, cleanup: contextlib.ExitStack) -> Accounts:
+    """Return accounts whose files are shown in /etc until `cleanup`."""
+    directory.mkdir()
+    numbers = itertools.count()
+
+    def show(text: str, target: Path) -> None:
+        # A new mount each time, on top of the last: a name look-up meanwhile reads the old file or the new one, whole.
+        source = directory / f"{target.name}.{next(numbers)}"
+        source.write_text(text, errors="surrogateescape")
+        source.chmod(0o644)
+        namespace.bind(source, target)
+        cleanup.callback(namespace.unmount, target)
+
+    accounts = Accounts(lambda name, text: show(text, Path("/etc", name)))
+    if _NSSWITCH.exists():  # without one, glibc asks the files alone
+        show("passwd: files\ngroup: files\n", _NSSWITCH)
+    if _NSCD.exists():  # it would answer from the host's accounts
+        namespace.mount_tmpfs(_NSCD)
+        cleanup.callback(namespace.unmount, _NSCD)
+    accounts.add_user(WATCHER)
+    accounts.add_user(HELPER, groups=[WATCHER])
+    return accounts
