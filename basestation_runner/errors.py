@@ -46,8 +46,10 @@ def report(error: Exception, *, debug: bool = False) -> tuple[list[str], int]:
     """Given what ended a command, return its lines for stderr, one a fault, and its exit status."""
     faults = _faults(error)
     if faults:
+        # A class that holds several faults has a line for each.
+        lines = [line for fault in faults for line in str(fault).split("\n")]
         # Temporary, the highest status, only if every fault is.
-        return [f"runner: {fault}" for fault in faults], min(fault.exit_status for fault in faults)
+        return [f"runner: {line}" for line in lines], min(fault.exit_status for fault in faults)
     what = f"internal error: {type(error).__name__}: {error}"
     hint = None if debug else "runner --debug shows where it happened"
     return [f"runner: {_sentence(what, None, hint)}"], EXIT_INTERNAL
