@@ -90,7 +90,7 @@ class Tree:
         """
         if not self._jailed:
             return path
-        (jail_root,) = self._roots
+        ((jail_root, root),) = self._roots.items()
         plain = join_jail(jail_root, path)
         missing: list[str] = []
         existing = PurePosixPath(path)
@@ -105,7 +105,7 @@ class Tree:
                 continue
             resolved = path_of(found)
             os.close(found)
-            if PurePosixPath(resolved) == PurePosixPath(join_jail(jail_root, str(existing))):
+            if PurePosixPath(resolved) == PurePosixPath(join_jail(path_of(root), str(existing))):
                 return plain
             return str(PurePosixPath(resolved, *missing))
 
@@ -118,7 +118,7 @@ class Tree:
                 if os.fstat(made).st_gid != gid:  # a set-group-ID directory gave it another group
                     os.fchown(made, -1, gid)
                 return made
-        raise PathBusyError("it is made and removed all the time")
+        raise PathRefusedError("it is a link that leads nowhere")
 
     def _open(self, path: str, flags: int, mode: int = 0) -> int:
         if not path.startswith("/"):

@@ -53,7 +53,7 @@ def _checked(result: int, path: str | None = None) -> int:
 
 
 def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
-    """Open `path` below the descriptor `directory` with openat2(2)'s limits on how it may resolve.
+    """Open `path` below the descriptor `directory`, resolved within the limits of `resolve` (see the manual page).
 
     The descriptor is always close-on-exec. Raises OSError; EXDEV when the path would leave the directory,
     EAGAIN when a rename went on meanwhile (try again).

@@ -1,0 +1,143 @@
+"""The sites' and jobs' cgroups (version 2), below the helper's delegated root: `site-<name>/job-<id>/`.
+
+Failing to throttle never stops a job: whatever goes wrong here becomes a warning, and the job runs.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from cgroupspy.controllers import Controller
+from cgroupspy.interfaces import BaseFileInterface
+from cgroupspy.nodes import Node
+
+from basestation_runner.config.model import Site
+
+_MOUNT: Final = "/sys/fs/cgroup"
+_PERIOD_US: Final = 100_000
+_MIB: Final = 1 << 20
+_CONTROLLERS: Final = ("cpu", "memory", "pids")
+
+
+class _Cgroup(Controller):
+    """The files of a version 2 cgroup that this program uses; cgroupspy itself knows version 1 only."""
+
+    subtree_control = BaseFileInterface("cgroup.subtree_control")
+    kill = BaseFileInterface("cgroup.kill", writeonly=True)
+    cpu_max = BaseFileInterface("cpu.max")
+    cpu_weight = BaseFileInterface("cpu.weight")
+    pids_max = BaseFileInterface("pids.max")
+    memory_high = BaseFileInterface("memory.high")
+    memory_max = BaseFileInterface("memory.max")
+    memory_peak = BaseFileInterface("memory.peak", readonly=True)
+
+
+def _cgroup(path: str) -> _Cgroup:
+    return _Cgroup(Node(path))
+
+
+def delegated_root() -> str | None:
+    """Return the cgroup below which systemd lets this process make others, None if there is none.
+
+    The helper's unit gives it a slice of its own: site cgroups sit beside the unit, since a unit whose own cgroup
+    has controllers enabled cannot be started again while jobs live in it (before systemd 254).
+    """
+    with open("/proc/self/cgroup", encoding="utf-8") as lines:
+        own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return None
+    parent = os.path.dirname(_MOUNT + own)
+    return parent if os.access(os.path.join(parent, "cgroup.procs"), os.W_OK) else None
+
+
+class Cgroups:
+    """The cgroups below one root. Without a root, no job is throttled and no accounting is kept."""
+
+    def __init__(self, root: str | None) -> None:
+        """Take the delegated root's path."""
+        self._root = root
+
+    def prepare(self, site: Site) -> list[str]:
+        """Make the site's cgroup and set its limits. Return warnings."""
+        if self._root is None:
+            return []
+        warnings = _enable(self._root)
+        path = self._site(site.name)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            return [f"its cgroup cannot be made: {error}"]
+        group = _cgroup(path)
+        warnings += _enable(path)
+        quota = site.cpu_quota_pct
+        limits = (
+            ("cpu_max", None if quota is None else f"{quota * _PERIOD_US // 100} {_PERIOD_US}"),
+            ("cpu_weight", site.cpu_weight),
+            ("pids_max", site.tasks_max),
+        )
+        return warnings + list(_set(group, limits))
+
+    def make_leaf(self, site: Site, job_id: str) -> tuple[str | None, list[str]]:
+        """Make the job's cgroup with its limits. Return its cgroup.procs file, or None, and warnings."""
+        if self._root is None:
+            return None, []
+        path = self._leaf(site.name, job_id)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(path)
+        except OSError as error:
+            return None, [f"its cgroup cannot be made: {error}"]
+        limits = (
+            ("memory_high", None if site.memory_high_mb is None else site.memory_high_mb * _MIB),
+            ("memory_max", None if site.memory_max_mb is None else site.memory_max_mb * _MIB),
+        )
+        warnings = list(_set(_cgroup(path), limits))
+        return os.path.join(path, "cgroup.procs"), warnings
+
+    def memory_peak(self, site_name: str, job_id: str) -> int | None:
+        """Return the most memory in bytes that the job's processes had together, None where that is not known."""
+        if self._root is None:
+            return None
+        with suppress(OSError, ValueError):
+            return int(_cgroup(self._leaf(site_name, job_id)).memory_peak)
+        return None
+
+    def kill(self, site_name: str, job_id: str) -> None:
+        """Kill whatever is in the job's cgroup, of whatever account: the leaf is ours. Does nothing without one."""
+        if self._root is not None:
+            with suppress(OSError):
+                _cgroup(self._leaf(site_name, job_id)).kill = "1"
+
+    def remove_leaf(self, site_name: str, job_id: str) -> None:
+        """Remove the job's cgroup if nothing is left in it."""
+        if self._root is not None:
+            with suppress(OSError):
+                os.rmdir(self._leaf(site_name, job_id))
+
+    def _site(self, site_name: str) -> str:
+        return f"{self._root}/site-{site_name}"
+
+    def _leaf(self, site_name: str, job_id: str) -> str:
+        return f"{self._site(site_name)}/job-{job_id}"
+
+
+def _enable(path: str) -> list[str]:
+    """Let the children of the cgroup at `path` have the controllers that are there."""
+    warnings = []
+    for name in _CONTROLLERS:
+        try:
+            _cgroup(path).subtree_control = f"+{name}"
+        except OSError as error:
+            warnings.append(f"controller {name} cannot be enabled in {path}: {error.strerror}")
+    return warnings
+
+
+def _set(group: _Cgroup, limits: tuple[tuple[str, object], ...]) -> Iterator[str]:
+    for name, value in limits:
+        if value is None:
+            continue
+        try:
+            setattr(group, name, str(value))
+        except OSError as error:
+            yield f"{name.replace('_', '.', 1)} cannot be set: {error.strerror}"

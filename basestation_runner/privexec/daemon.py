@@ -1,0 +1,155 @@
+"""`runner privexec`: from the command line to a helper that serves, and to its end. Jobs outlive it."""
+
+import gc
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
+from typing import Final
+
+import prctl
+import structlog
+
+from basestation_runner import __version__, logs, nss
+from basestation_runner.config.load import Source, load_sources
+from basestation_runner.config.model import Config
+from basestation_runner.errors import EXIT_OK, RunnerError
+from basestation_runner.privexec import jobs, policy, trust
+from basestation_runner.privexec.capabilities import secure_helper
+from basestation_runner.privexec.cgroups import Cgroups, delegated_root
+from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.keeper import Post
+from basestation_runner.privexec.loop import Loop
+from basestation_runner.privexec.options import HelperOptions
+from basestation_runner.privexec.order import NotNowError, RefusedError
+from basestation_runner.privexec.policy import Caller
+from basestation_runner.privexec.server import Server, hold
+from basestation_runner.systemd import Notifier
+
+_ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
+_ACCOUNT_INTERVAL: Final = 1.0  # seconds; a name service gives no event to wait for
+_ROTATION_INTERVAL: Final = 60.0  # seconds
+
+log = structlog.get_logger()
+
+
+def run(options: HelperOptions) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status. Raises RunnerError when the helper must not start."""
+    notifier = Notifier()
+    log_file = logs.configure(
+        name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
+    )
+    prctl.set_proctitle("runner-privexec")
+    changes = secure_helper()
+    config = _config(options, privileged=changes)
+    if changes:
+        trust.check_program()
+    caller = policy.caller(changes=changes, watcher_user=options.watcher_user)
+    _check_accounts(config, caller)
+    claims = Claims(options.state_dir)
+    locks = hold([f"{options.priv_exec_socket}.lock", str(options.state_dir / "lock")])
+    _raise_descriptor_limit()
+
+    events = Loop()
+    post = Post(caller, claims, _cgroups(options.cgroup_root, config), str(options.cache_dir))
+    table = jobs.Jobs(events, config, post)
+    table.adopt()
+    server = Server(events, jobs.reader(table, __version__), caller.watcher_uid)
+    server.listen(str(options.priv_exec_socket), caller.watcher_gid)
+    events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: log_file.reopen_if_rotated})
+
+    def status() -> str:
+        return f"{len(config.sites)} sites, {table.alive} jobs running"
+
+    def alive() -> None:
+        notifier.watchdog()
+        notifier.status(status())
+
+    _repeat(events, notifier.watchdog_interval, alive)
+    _repeat(events, _ROTATION_INTERVAL, log_file.reopen_if_rotated)
+    # What is there now lives for ever; keepers share it, and a collection in them would copy it.
+    gc.collect()
+    gc.freeze()
+    mode = "CAP_SETUID and CAP_SETGID" if changes else "single-account mode"
+    log.info("helper ready", sites=len(config.sites), socket=str(options.priv_exec_socket), mode=mode)
+    notifier.ready(status())
+    events.run()
+
+    notifier.stopping()
+    server.close()
+    log.info("helper stopped", jobs_running=table.alive)
+    for lock in locks:
+        lock.close()
+    return EXIT_OK
+
+
+def _config(options: HelperOptions, *, privileged: bool) -> Config:
+    """Read the helper's own copy of the configuration, from files that root alone can write."""
+
+    def source(path: Path) -> Source:
+        try:
+            return Source(str(path), trust.read_config(str(path), privileged=privileged))
+        except OSError as error:
+            raise RunnerError(f"it cannot be read: {error.strerror}", where=str(path)) from error
+
+    applications = options.applications_config
+    return load_sources(source(options.sites_config), source(applications) if applications else None)
+
+
+def _check_accounts(config: Config, caller: Caller) -> None:
+    """Look every site's account up. Raises RunnerError for one that is absent after a minute, or that no job may have.
+
+    In single-account mode a site of another account is not a fault: its jobs are refused one by one.
+    """
+    deadline = time.monotonic() + _ACCOUNT_PATIENCE
+    for site in config.sites.values():
+        try:
+            while _is_absent(site.runner_user):
+                if time.monotonic() > deadline:
+                    what = f"site {site.name}: account {site.runner_user} is not known"
+                    raise RunnerError(what, hint="create it or mend runner_user")
+                time.sleep(_ACCOUNT_INTERVAL)
+            policy.resolve(site, caller)
+        except NotNowError as error:
+            log.warning("site cannot run jobs at present", site=site.name, reason=str(error))
+        except RefusedError as error:
+            if caller.changes:
+                raise RunnerError(f"site {site.name}: {error}", hint="mend runner_user or groups") from error
+            log.warning("site cannot run jobs", site=site.name, reason=str(error))
+
+
+def _is_absent(account: str) -> bool:
+    with suppress(nss.LookupFailedError):
+        return nss.account(account) is None
+    return True
+
+
+def _cgroups(root: Path | None, config: Config) -> Cgroups:
+    path = str(root) if root is not None else delegated_root()
+    if path is None:
+        log.warning("no cgroup is delegated to the helper: sites' limits are not applied")
+    groups = Cgroups(path)
+    for site in config.sites.values():
+        for warning in groups.prepare(site):
+            log.warning("limits are not applied", site=site.name, reason=warning)
+    return groups
+
+
+def _raise_descriptor_limit() -> None:
+    """Take what the unit allows: each job that runs needs a descriptor here. Jobs get a stated limit of their own."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _repeat(events: Loop, seconds: float | None, action: Callable[[], object]) -> None:
+    """Do it now and again after each interval; never without an interval."""
+    if seconds is None:
+        return
+
+    def again() -> None:
+        action()
+        events.call_later(seconds, again)
+
+    again()

@@ -1,0 +1,172 @@
+"""The job's child: from the fork, through the privilege drop, to the execve of the program.
+
+Runs in a process of its own, forked by the keeper. Everything that belongs to the site is opened after the drop, as
+the site; whatever then goes wrong is told to the keeper in words, never left to an exit code.
+"""
+
+import errno
+import json
+import os
+import shlex
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn
+
+from basestation_runner import nss
+from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath, path_of
+from basestation_runner.privexec import identity
+from basestation_runner.privexec.identity import DropError, Identity
+from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+
+GO: Final = b"g"
+"""The keeper's word that the claim is written. End of file instead of it means: run nothing."""
+
+_PASSING: Final = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.ETXTBSY}
+    | {errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT}
+)
+"""Errors that say something about this moment, not about the request."""
+
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+_LANG: Final = "C.UTF-8"
+_SHOWN: Final = 500
+"""Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
+
+
+def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket, cache_dir: str) -> NoReturn:
+    """Become the site, wait for the keeper's word, and execute the program or tell the keeper why not. Never returns.
+
+    Messages to the keeper: {"log", "readable"} with the log's descriptor, {"outcome": "ready", …} just before execve,
+    {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which is how the keeper learns of it.
+    """
+    try:
+        identity.drop(who)
+        if keeper.recv(1) == GO:
+            _execute(order, account, keeper, cache_dir, gid=who.groups[0])
+    except RefusedError as error:
+        _tell(keeper, outcome="refused", reason=str(error))
+    except NotNowError as error:
+        _tell(keeper, outcome="temporary", reason=str(error))
+    except DropError as error:
+        _tell(keeper, outcome="refused", reason=f"its identity could not be taken on: {error}")
+    except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, somebody must hear of it
+        passing = isinstance(error, OSError) and error.errno in _PASSING
+        reason = f"it could not be started: {type(error).__name__}: {error}"
+        _tell(keeper, outcome="temporary" if passing else "refused", reason=reason)
+    finally:
+        os._exit(1)
+
+
+def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, *, gid: int) -> None:
+    site = order.site
+    roots = (site.jail_root,) if site.jailed and site.jail_root else site.roots
+    with _about("the site's tree"):
+        tree = Tree(roots, jailed=site.jailed)
+    # First, so that every later reason can be written where the request's owner looks for it.
+    with _about(f"the log {order.log_file}"):
+        log, readable = tree.open_log(order.log_file, gid)
+    socket.send_fds(keeper, [json.dumps({"log": path_of(log), "readable": readable}).encode()], [log])
+    with _about(f"the home directory {order.home}"):
+        os.close(tree.open_directory(order.home))
+    with _about(f"the mission directory {order.mission_dir}"):
+        mission = tree.open_directory(order.mission_dir)
+        os.fchdir(mission)
+    argv = [*_program(order), *_translated(order, tree), *order.appended_args]
+    environment, warnings = _environment(order, account, path_of(mission), cache_dir)
+    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)), warnings=warnings)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with _about(f"the interpreter {argv[0]}"):
+        os.execve(argv[0], argv, environment)  # noqa: S606 - the job itself, as an argument list
+
+
+def _program(order: Order) -> tuple[str, str]:
+    """Return interpreter and script once both are seen to be there, so that a missing one is not an exit code."""
+    interpreter, script = order.program
+    with _about(f"the interpreter {interpreter}"):
+        _require(interpreter, os.X_OK)
+    with _about(f"the script {script}"):
+        _require(script, os.R_OK)
+    return interpreter, script
+
+
+def _require(path: str, access: int) -> None:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise PathRefusedError("it is not a regular file")
+    if not os.access(path, access):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _translated(order: Order, tree: Tree) -> Iterator[str]:
+    """Return the request's own arguments, those that name a place in the mission or home directory as the host sees it.
+
+    Compared by components, and only arguments: a mission directory equal to the interpreter's changes nothing else.
+    """
+    for word in order.own_args:
+        if lies_beneath(word, order.mission_dir) or lies_beneath(word, order.home):
+            with _about(f"the argument {word}"):
+                yield tree.host_path(word)
+        else:
+            yield word
+
+
+def _environment(
+    order: Order, account: nss.Account, mission_dir: str, cache_dir: str
+) -> tuple[Mapping[str, str], list[str]]:
+    """Return the job's whole environment, made from nothing, and warnings."""
+    cache, warnings = _cache(account, cache_dir)
+    return {
+        "PATH": _PATH,
+        "HOME": account.home if _owns_directory(account, account.home) else mission_dir,
+        "USER": account.name,
+        "LOGNAME": account.name,
+        "SHELL": account.shell or "/bin/sh",
+        "LANG": _LANG,
+        **cache,
+        **dict(order.application.env),
+        **dict(order.site.env),
+        "RUNNER_SITE": order.site.name,
+        "RUNNER_JOB_ID": order.job_id,
+    }, warnings
+
+
+def _cache(account: nss.Account, cache_dir: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that point into the account's own cache directory, if it has one that is its own."""
+    path = f"{cache_dir}/{account.name}"
+    with suppress(OSError):
+        os.mkdir(path, 0o700)
+    if not _owns_directory(account, path):
+        return {}, [f"{path} is not a directory of {account.name}: MPLCONFIGDIR stays unset"]
+    return {"MPLCONFIGDIR": f"{path}/matplotlib"}, []
+
+
+def _owns_directory(account: nss.Account, path: str) -> bool:
+    with suppress(OSError):
+        facts = os.lstat(path)
+        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == account.uid
+    return False
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Turn what can go wrong with a path into a reason that names it."""
+    try:
+        yield
+    except PathRefusedError as error:
+        raise RefusedError(f"{_cut(what)}: {error}") from error
+    except PathBusyError as error:
+        raise NotNowError(f"{_cut(what)}: {error}") from error
+    except OSError as error:
+        kind = NotNowError if error.errno in _PASSING else RefusedError
+        raise kind(f"{_cut(what)}: {error.strerror}") from error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _tell(keeper: socket.socket, **message: Any) -> None:  # noqa: ANN401 - JSON
+    keeper.send(json.dumps(message).encode())

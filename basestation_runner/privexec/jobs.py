@@ -1,0 +1,284 @@
+"""The helper's table of jobs: forks a keeper for each dispatch, hears from it, and tells the watcher how it went.
+
+A job's keeper is waited for through its pidfd, whether this helper forked it or found it at start.
+"""
+
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from signal import SIGALRM
+from typing import Any, Final, Literal
+
+import structlog
+
+from basestation_runner import protocol
+from basestation_runner.config.model import Config
+from basestation_runner.privexec import keeper, policy, processes
+from basestation_runner.privexec.keeper import Post
+from basestation_runner.privexec.loop import Loop
+from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+from basestation_runner.privexec.server import Connection
+
+_DESCRIPTORS_A_JOB: Final = 2  # a pidfd and, while it starts, its report
+_SPARE_DESCRIPTORS: Final = 128
+
+log = structlog.get_logger()
+
+State = Literal["starting", "running", "ended", "lost"]
+
+
+@dataclass
+class Job:
+    """One job that has been started or is being started, until the watcher has settled it."""
+
+    job_id: str
+    site: str
+    state: State
+    subscriber: Connection | None = None
+    keeper_pid: int | None = None  # None: forked by an earlier helper, and reaped by init
+    pidfd: int | None = None
+    report: int | None = None
+    pid: int | None = None
+    started_at: float | None = None
+    record: Mapping[str, Any] | None = None
+    reason: str = ""
+    decoder: protocol.FrameDecoder = field(default_factory=protocol.FrameDecoder)
+
+
+class Jobs:
+    """All jobs that the helper knows, and what it does about each."""
+
+    def __init__(self, events: Loop, config: Config, post: Post) -> None:
+        """Start with an empty table; `adopt` fills it with what an earlier helper left."""
+        self._loop = events
+        self._config = config
+        self._post = post
+        self._jobs: dict[str, Job] = {}
+        self._warned: set[tuple[str, str]] = set()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = (soft - _SPARE_DESCRIPTORS) // _DESCRIPTORS_A_JOB
+
+    @property
+    def alive(self) -> int:
+        """How many jobs are starting or running."""
+        return sum(job.state in {"starting", "running"} for job in self._jobs.values())
+
+    def adopt(self) -> None:
+        """Find the jobs that an earlier helper started: running ones are waited for, ended ones kept until settled."""
+        boot = processes.boot_id()
+        for job_id in self._post.claims.sweep():
+            claim = self._post.claims.claimed(job_id)
+            if claim is None:
+                continue
+            job = Job(job_id, str(claim.get("site", "")), "running")
+            self._jobs[job_id] = job
+            if not claim or claim["boot_id"] != boot:
+                self._conclude(job, "its host was restarted or its claim is damaged")
+                continue
+            job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
+            pidfd = processes.open_if_alive(claim["keeper"])
+            if pidfd is None:
+                self._keeper_gone(job)
+            else:
+                self._wait_for_keeper(job, pidfd)
+        if self._jobs:
+            log.info("jobs adopted", running=self.alive, known=len(self._jobs))
+
+    def dispatch(self, connection: Connection, message: Mapping[str, Any]) -> None:
+        """Start the job that a well-formed dispatch orders, once whatever happens, and answer when it is known how."""
+        job_id = message["job_id"]
+        known = self._jobs.get(job_id)
+        if known is not None:
+            known.subscriber = connection
+            self._tell(known)
+            return
+        try:
+            self._require_room()
+            order = policy.order(self._config, message)
+        except RefusedError as error:
+            log.warning("job refused", site=message["site"], job_id=job_id, reason=str(error))
+            self._answer(connection, "refused", job_id, reason=str(error))
+        except NotNowError as error:
+            self._answer(connection, "temporary", job_id, reason=str(error), absent=False)
+        else:
+            self._fork_keeper(order, connection)
+
+    def inquire(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        """Tell what is known about each of the jobs, now or as soon as it is."""
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is None:
+                self._answer(connection, "never_started", job_id)
+            else:
+                job.subscriber = connection
+                self._tell(job)
+
+    def settle(self, job_ids: Iterable[str]) -> None:
+        """Forget jobs whose end the watcher has committed."""
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is not None and job.state in {"ended", "lost"}:
+                del self._jobs[job_id]
+                self._post.claims.settle(job_id)
+                self._post.cgroups.remove_leaf(job.site, job_id)
+
+    def _require_room(self) -> None:
+        """Raise NotNowError when one more job could cost the helper the descriptors that it serves the others with."""
+        if len(self._jobs) >= self._most:
+            raise NotNowError(f"the helper keeps {self._most} jobs already")
+
+    def _fork_keeper(self, order: Order, connection: Connection) -> None:
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reader, False)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reader)
+            os.close(writer)
+            reason = f"the keeper cannot be forked: {error.strerror}"
+            self._answer(connection, "temporary", order.job_id, reason=reason, absent=False)
+            return
+        if pid == 0:
+            keeper.main(order, self._post, writer)
+        os.close(writer)
+        job = Job(order.job_id, order.site.name, "starting", connection, keeper_pid=pid, report=reader)
+        self._jobs[order.job_id] = job
+        self._loop.watch(reader, lambda _: self._take_report(job))
+        # It cannot be another process's: nobody else reaps our children.
+        self._wait_for_keeper(job, os.pidfd_open(pid))
+
+    def _wait_for_keeper(self, job: Job, pidfd: int) -> None:
+        job.pidfd = pidfd
+        self._loop.watch(pidfd, lambda _: self._keeper_ended(job, pidfd))
+
+    def _take_report(self, job: Job) -> None:
+        """Take what the keeper has said about the start so far; it says one thing and closes the pipe."""
+        while job.report is not None:
+            try:
+                data = os.read(job.report, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._loop.forget(job.report)
+                os.close(job.report)
+                job.report = None
+            for report in job.decoder.feed(data):
+                self._started_or_not(job, report)
+
+    def _started_or_not(self, job: Job, report: Mapping[str, Any]) -> None:
+        facts = {"site": job.site, "job_id": job.job_id}
+        if report["outcome"] == "started":
+            job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
+            for warning in report["warnings"]:
+                if (job.site, warning) not in self._warned:
+                    self._warned.add((job.site, warning))
+                    log.warning(warning, site=job.site)
+            asked_by = job.subscriber.peer_uid if job.subscriber else None
+            identity = {"uid": report["uid"], "gid": report["groups"][0], "groups": report["groups"]}
+            log.info("job started", **facts, asked_by=asked_by, pid=job.pid, **identity, command=report["command"])
+            self._tell(job)
+            return
+        self._forget_unstarted(job)
+        reason = report["reason"]
+        if report["outcome"] == "refused":
+            log.warning("job refused", **facts, reason=reason)
+            self._answer(job.subscriber, "refused", job.job_id, reason=reason)
+        else:
+            log.info("job put back", **facts, reason=reason)
+            self._answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=report["absent"])
+
+    def _forget_unstarted(self, job: Job) -> None:
+        """Drop a job that has no claim; its keeper is still reaped when it ends."""
+        self._jobs.pop(job.job_id, None)
+
+    def _keeper_ended(self, job: Job, pidfd: int) -> None:
+        self._loop.forget(pidfd)
+        os.close(pidfd)
+        job.pidfd = None
+        self._take_report(job)
+        status = os.waitpid(job.keeper_pid, 0)[1] if job.keeper_pid is not None else 0
+        if self._jobs.get(job.job_id) is not job:
+            return  # refused or put back
+        if self._post.claims.claimed(job.job_id) is None:
+            self._forget_unstarted(job)
+            slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGALRM
+            reason = (
+                f"the name service did not answer within {keeper.LOOKUP_SECONDS} s"
+                if slow
+                else f"its keeper ended before it started anything (wait status {status})"
+            )
+            log.info("job put back", site=job.site, job_id=job.job_id, reason=reason)
+            self._answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
+        else:
+            self._keeper_gone(job)
+
+    def _keeper_gone(self, job: Job) -> None:
+        """Conclude a claimed job whose keeper has ended: by its record, or, without one, when its process is gone."""
+        record = self._post.claims.ended(job.job_id)
+        if record is not None:
+            job.state, job.record = "ended", record
+            outcome = {name: record.get(name) for name in ("exit_code", "signal", "started_at", "ended_at")}
+            log.info("job ended", site=job.site, job_id=job.job_id, **outcome)
+            self._tell(job)
+            return
+        claim = self._post.claims.claimed(job.job_id) or {}
+        child = processes.open_if_alive(claim["child"]) if claim else None
+        self._post.cgroups.kill(job.site, job.job_id)
+        if child is None:
+            self._conclude(job, "its keeper ended without a record")
+            return
+        job.state = "running"
+        job.pidfd = child
+        log.warning("job without a keeper", site=job.site, job_id=job.job_id, pid=job.pid)
+
+        def gone(_: int) -> None:
+            self._loop.forget(child)
+            os.close(child)
+            job.pidfd = None
+            self._conclude(job, "its keeper ended without a record")
+
+        self._loop.watch(child, gone)
+
+    def _conclude(self, job: Job, reason: str) -> None:
+        record = self._post.claims.ended(job.job_id)
+        if record is not None:
+            job.state, job.record = "ended", record
+        else:
+            job.state, job.reason = "lost", reason
+            log.error("job lost", site=job.site, job_id=job.job_id, reason=reason)
+        self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        """Tell the job's watcher the state it is in; nothing yet while it is starting."""
+        if job.state == "running":
+            self._answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at)
+        elif job.state == "ended":
+            self._answer(job.subscriber, "ended", job.job_id, record=job.record)
+        elif job.state == "lost":
+            self._answer(job.subscriber, "lost", job.job_id, reason=job.reason)
+
+    @staticmethod
+    def _answer(connection: Connection | None, event: str, job_id: str, **facts: object) -> None:
+        if connection is not None:
+            connection.send({"event": event, "job_id": job_id, **facts})
+
+
+def reader(jobs: Jobs, program: str) -> Callable[[Connection, protocol.Message], None]:
+    """Return what a server does with each message: the helper's whole request table, each with its action."""
+
+    def hello(connection: Connection, _: protocol.Message) -> None:
+        answer = {"reply": "hello", "ok": True, "version": protocol.VERSION, "pid": os.getpid(), "program": program}
+        connection.send(answer)
+
+    actions: Final[Mapping[str, Callable[[Connection, protocol.Message], None]]] = {
+        "hello": hello,
+        "dispatch": jobs.dispatch,
+        "inquire": lambda connection, message: jobs.inquire(connection, message["job_ids"]),
+        "settled": lambda _, message: jobs.settle(message["job_ids"]),
+    }
+
+    def read(connection: Connection, message: protocol.Message) -> None:
+        actions[protocol.check_request(message)](connection, message)
+
+    return read

@@ -1,0 +1,273 @@
+"""The keeper: one small process a job, child of the helper, parent of the job. It outlives the helper.
+
+It decides the job's identity, claims the job, starts it, waits for its end and records it. It reads nothing but its
+order, and imports and opens no program file after the fork: an upgrade may be replacing them.
+"""
+
+import array
+import gc
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import prctl
+
+from basestation_runner import protocol
+from basestation_runner.errors import printable
+from basestation_runner.privexec import job, policy, processes
+from basestation_runner.privexec.cgroups import Cgroups
+from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+from basestation_runner.privexec.policy import Caller, Resolved
+
+LOOKUP_SECONDS: Final = 30
+"""How long the name service may take before the job is put back and tried later."""
+
+_TAIL_BYTES: Final = 4096
+_MESSAGE_BYTES: Final = 1 << 16
+_RETRY_SECONDS: Final = 5  # a full disk gives no event to wait for
+
+
+@dataclass(frozen=True)
+class Post:
+    """What every keeper of one helper works with."""
+
+    caller: Caller
+    claims: Claims
+    cgroups: Cgroups
+    cache_dir: str
+
+
+@dataclass(frozen=True)
+class _Log:
+    """The job's log, opened and verified by the job itself."""
+
+    descriptor: int
+    readable: bool
+    start: int
+
+    def write_line(self, level: str, text: str) -> None:
+        """Append one line in the legacy daemon's form. A log that cannot be written must not lose the exit record."""
+        with suppress(OSError):
+            os.write(self.descriptor, f"{_clock(time.time())}: {level}: {printable(text)}\n".encode())
+
+    def tail(self) -> str:
+        """Return the last part of what was written since the job began."""
+        if not self.readable:
+            return ""
+        with suppress(OSError):
+            size = os.fstat(self.descriptor).st_size
+            begin = max(min(self.start, size), size - _TAIL_BYTES)
+            return os.pread(self.descriptor, size - begin, begin).decode(errors="replace")
+        return ""
+
+
+@dataclass
+class _Job:
+    """The job's child and what it has told so far."""
+
+    pid: int
+    socket: socket.socket
+    log: _Log | None = None
+    outcome: Mapping[str, Any] | None = None
+
+
+def main(order: Order, post: Post, report: int) -> NoReturn:
+    """Keep one job from look-up to exit record, in a fresh fork of the helper. Never returns.
+
+    Says once on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
+    "command", "warnings"}, or {"outcome": "refused" or "temporary", "reason", "absent"}; then closes it.
+    """
+    try:
+        _settle_in(order, post, report)
+        _keep(order, post, report)
+    except RefusedError as error:
+        _report(report, outcome="refused", reason=str(error), absent=False)
+    except NotNowError as error:
+        _report(report, outcome="temporary", reason=str(error), absent=error.absent)
+    except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, the helper's log must have it
+        _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
+    finally:
+        os._exit(0)  # a forked process must never return into the helper's loop
+
+
+def _settle_in(order: Order, post: Post, report: int) -> None:
+    """Let go of everything that is the helper's: a socket held here would keep a dead helper's address in use."""
+    gc.disable()  # a collection would touch, and so copy, every page that is shared with the helper
+    prctl.set_proctitle(f"runner-keeper:{order.site.name}")
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # meant for the helper; this one ends when its job has
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    kept = sorted({2, report, post.claims.claims, post.claims.exits})
+    for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(below + 1, above)
+
+
+def _keep(order: Order, post: Post, report: int) -> None:
+    resolved = _resolve(order, post.caller)
+    procs, warnings = post.cgroups.make_leaf(order.site, order.job_id)
+    if resolved.some_removed:
+        warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
+    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
+    child = _fork_job(order, post, resolved, who, report)
+    _claim(order, post, child)
+    child.socket.send(job.GO)
+    started_at = _await_exec(child)
+    outcome = child.outcome
+    if outcome is None or outcome["outcome"] != "ready":
+        _give_up(order, post, child)
+    _report(
+        report,
+        outcome="started",
+        pid=child.pid,
+        started_at=started_at,
+        uid=who.uid,
+        groups=who.groups,
+        command=outcome["command"],
+        warnings=warnings + outcome["warnings"],
+    )
+    os.close(report)
+    _, status, usage = os.wait4(child.pid, 0)
+    ended_at = time.time()
+    code = os.waitstatus_to_exitcode(status)
+    if order.application.timing_line and child.log:
+        child.log.write_line("INFO", _timing(order, started_at, ended_at, code))
+    record = {
+        "job_id": order.job_id,
+        "site": order.site.name,
+        "application": order.application.name,
+        "script": order.script,
+        "pid": child.pid,
+        "exit_code": code if code >= 0 else None,
+        "signal": -code if code < 0 else None,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "user_seconds": usage.ru_utime,
+        "system_seconds": usage.ru_stime,
+        "max_rss_kib": usage.ru_maxrss,
+        "memory_peak_bytes": post.cgroups.memory_peak(order.site.name, order.job_id),
+        "log_tail": child.log.tail() if child.log else "",
+    }
+    _record(post.claims, order.job_id, record)
+    post.cgroups.remove_leaf(order.site.name, order.job_id)
+
+
+def _resolve(order: Order, caller: Caller) -> Resolved:
+    """Look up account and groups; a name service that hangs ends this process by the alarm, and only this job waits."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LOOKUP_SECONDS)
+    resolved = policy.resolve(order.site, caller)
+    signal.alarm(0)
+    return resolved
+
+
+def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, report: int) -> _Job:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        for descriptor in (report, post.claims.claims, post.claims.exits):
+            os.close(descriptor)
+        job.run(order, resolved.account, who, theirs, post.cache_dir)
+    theirs.close()
+    return _Job(pid, ours)
+
+
+def _claim(order: Order, post: Post, child: _Job) -> None:
+    """Mark the job as started before it can start. Raises NotNowError; then the child has ended without starting."""
+    mark = {
+        "job_id": order.job_id,
+        "site": order.site.name,
+        "application": order.application.name,
+        "script": order.script,
+        "claimed_at": time.time(),
+        "boot_id": processes.boot_id(),
+        "keeper": processes.identify(os.getpid()),
+        "child": processes.identify(child.pid),
+    }
+    try:
+        if post.claims.claim(order.job_id, mark):
+            return
+        reason = "it has been started before"
+    except OSError as error:
+        reason = f"the claim cannot be written: {error.strerror}"
+    child.socket.close()
+    os.waitpid(child.pid, 0)
+    raise NotNowError(reason)
+
+
+def _await_exec(child: _Job) -> float:
+    """Take the child's messages until its end of the socket closes: by execve, or because it ended before."""
+    while True:
+        data, descriptors = _receive(child.socket)
+        if not data:
+            return time.time()
+        message = json.loads(data)
+        if descriptors:
+            child.log = _Log(descriptors[0], message["readable"], os.fstat(descriptors[0]).st_size)
+        else:
+            child.outcome = message
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    data, ancillary, _, _ = channel.recvmsg(_MESSAGE_BYTES, socket.CMSG_LEN(array.array("i").itemsize))
+    descriptors = array.array("i")
+    for _, _, content in ancillary:
+        descriptors.frombytes(content)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return data, list(descriptors)
+
+
+def _give_up(order: Order, post: Post, child: _Job) -> NoReturn:
+    """Clean up after a child that never executed its program, and raise the reason."""
+    _, status = os.waitpid(child.pid, 0)
+    post.claims.unclaim(order.job_id)
+    post.cgroups.remove_leaf(order.site.name, order.job_id)
+    if child.outcome is None or child.outcome["outcome"] == "ready":
+        raise NotNowError(f"its process ended before the program was started (wait status {status})")
+    reason = str(child.outcome["reason"])
+    if child.outcome["outcome"] == "temporary":
+        raise NotNowError(reason)
+    if child.log:
+        child.log.write_line("ERROR", f"runner: {order.script} (job_id={order.job_id}) was not started: {reason}")
+    raise RefusedError(reason)
+
+
+def _record(claims: Claims, job_id: str, record: dict[str, object]) -> None:
+    """Write the exit record, however long the disk stays full: this process is the only one that knows."""
+    while True:
+        try:
+            claims.record_exit(job_id, record)
+        except OSError:
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+def _timing(order: Order, started_at: float, ended_at: float, code: int) -> str:
+    return (
+        f"BaseRunner: {order.script} (job_id={order.job_id}) started {_clock(started_at)}, "
+        f"completed in {ended_at - started_at:.2f}s, returncode={code}"
+    )
+
+
+def _clock(when: float) -> str:
+    """Return a time in the legacy daemon's form. Nothing here sets a locale, so the month is English."""
+    return time.strftime("%H:%M:%S %d %b %Y UTC", time.gmtime(when))
+
+
+def _report(report: int, **message: Any) -> None:  # noqa: ANN401 - JSON
+    with suppress(BrokenPipeError):  # the helper is gone; its successor reads claim and record
+        os.write(report, protocol.encode(message))

@@ -1,0 +1,54 @@
+"""What one job was started with, frozen when it is started, and what may stop it from starting."""
+
+from dataclasses import dataclass
+
+from basestation_runner.config.model import Application, Site
+
+
+class RefusedError(Exception):
+    """The job must not run, now or later; the text says why to whoever dropped the request."""
+
+
+class NotNowError(Exception):
+    """The job cannot be started at this moment; the same order may be tried again.
+
+    `absent`: the account or its effective group was not found, which a directory service that is late looks like.
+    """
+
+    def __init__(self, reason: str, *, absent: bool = False) -> None:
+        """Keep the reason and whether something was not found."""
+        super().__init__(reason)
+        self.absent = absent
+
+
+@dataclass(frozen=True)
+class Order:
+    """One job to start: the site and the application from the helper's own config, the rest from the request."""
+
+    job_id: str
+    site: Site
+    application: Application
+    home: str
+    mission_dir: str
+    log_file: str
+    script: str
+    args: tuple[str, ...]
+    queue_length: int
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """The interpreter and the script's path: from config and a bare name, never from a path in a request."""
+        return self.site.python_version, f"{self.site.basestation_dir}/{self.script}"
+
+    @property
+    def own_args(self) -> tuple[str, ...]:
+        """The request's arguments without those that the application strips; jailed paths still as in the jail."""
+        return tuple(word for word in self.args if word not in self.application.strip_args)
+
+    @property
+    def appended_args(self) -> tuple[str, ...]:
+        """The application's own arguments."""
+        return tuple(
+            word.replace("{job_id}", self.job_id).replace("{queue_length}", str(self.queue_length))
+            for word in self.application.append_args
+        )

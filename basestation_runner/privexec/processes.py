@@ -1,0 +1,38 @@
+"""Telling one process from a later one with the same pid: by start time and boot, and a pidfd to wait for its end."""
+
+import os
+from contextlib import suppress
+from typing import Any
+
+_START_TIME = 19  # field 22 of /proc/<pid>/stat, counted after the name in parentheses
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def identify(pid: int) -> dict[str, Any]:
+    """Return what tells this process from any other with the same pid: {"pid", "start"}, in clock ticks since boot."""
+    return {"pid": pid, "start": _start(pid)}
+
+
+def open_if_alive(mark: dict[str, Any]) -> int | None:
+    """Return a pidfd of the process that `identify` described, None if it is gone. The pidfd is readable at its end."""
+    try:
+        pidfd = os.pidfd_open(mark["pid"])
+    except ProcessLookupError:
+        return None
+    # Read after the pidfd was opened: the same start time now means the pidfd is of the same process.
+    if mark["start"] is not None and _start(mark["pid"]) not in {mark["start"], None}:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def _start(pid: int) -> int | None:
+    """Return the start time, None if the process is gone or hidden from this account."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[_START_TIME])
+    return None

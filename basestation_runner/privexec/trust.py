@@ -1,0 +1,103 @@
+"""That whatever decides what the helper does can be written by root alone: its config, its program, its libraries.
+
+A file is as trustworthy as the weakest directory above it, so every parent counts, through every link.
+"""
+
+import os
+import stat
+import sys
+from pathlib import PurePosixPath
+from typing import Final
+
+from basestation_runner.errors import RunnerError
+
+_MOST_LINKS: Final = 40  # as path_resolution(7)
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_LARGEST_CONFIG: Final = 64 << 20
+
+
+def check_chain(path: str, known: set[str] | None = None) -> None:
+    """Check that only root can write `path` and everything on the way to it. Raises RunnerError naming the culprit.
+
+    `known` collects what has been found safe, to spare work over many files. There is no race: whoever could change
+    a checked link or directory afterwards is root.
+    """
+    known = set() if known is None else known
+    steps = list(PurePosixPath(path).parts[1:])
+    here = PurePosixPath("/")
+    links = 0
+    while steps:
+        here /= steps.pop(0)
+        if here.name == "..":
+            here = here.parent.parent
+            continue
+        if str(here) in known:
+            continue
+        try:
+            facts = os.lstat(here)
+        except FileNotFoundError:
+            # Whoever can write in the directory can put it there later: a sticky one is not enough.
+            if os.stat(here.parent).st_mode & _OTHERS_WRITE:
+                what = "the helper would use it, and others than root can make it"
+                raise RunnerError(what, where=str(here), hint="make it, owned by root") from None
+            return
+        if facts.st_uid != 0:
+            what = f"the helper uses it, but it belongs to uid {facts.st_uid}"
+            raise RunnerError(what, where=str(here), hint="chown it to root")
+        if stat.S_ISLNK(facts.st_mode):
+            links += 1
+            if links > _MOST_LINKS:
+                raise RunnerError("too many links", where=path, hint="give the real path")
+            target = PurePosixPath(os.readlink(here))
+            steps = [*target.parts[1 if target.is_absolute() else 0 :], *steps]
+            here = PurePosixPath("/") if target.is_absolute() else here.parent
+            continue
+        writable = facts.st_mode & _OTHERS_WRITE
+        sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
+        if writable and not sticky:
+            what = "the helper uses it, but others than root can write it"
+            raise RunnerError(what, where=str(here), hint="chmod go-w it")
+        known.add(str(here))
+
+
+def read_config(path: str, *, privileged: bool) -> bytes:
+    """Return the content of a config file. Raises RunnerError if others than root can write it, OSError.
+
+    Without capabilities there is nothing to protect, and the helper may read its own account's files.
+    """
+    if privileged:
+        check_chain(os.path.abspath(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise RunnerError("it is not a regular file", where=path, hint="name the YAML file itself")
+        if privileged and (facts.st_uid != 0 or facts.st_mode & _OTHERS_WRITE):
+            raise RunnerError("others than root can write it", where=path, hint="chown it to root, chmod go-w it")
+        return file.read(_LARGEST_CONFIG)
+
+
+def check_program() -> None:
+    """Check the interpreter, every library mapped into this process, every loaded module and the import path.
+
+    Raises RunnerError: with capabilities the helper must not run code that its own account, or anyone, could change.
+    """
+    known: set[str] = set()
+    for path in sorted(_program_files()):
+        check_chain(path, known)
+
+
+def _program_files() -> set[str]:
+    files = {os.path.abspath(sys.executable)}
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            _, separator, path = line.rstrip("\n").partition(" /")
+            if separator and not path.endswith(" (deleted)"):
+                files.add("/" + path)
+    for module in list(sys.modules.values()):
+        for attribute in ("__file__", "__cached__"):
+            location: object = getattr(module, attribute, None)
+            if isinstance(location, str) and location.startswith("/"):
+                files.add(location)
+    files.update(os.path.abspath(path) for path in sys.path if path)
+    return files
