@@ -5,7 +5,7 @@ SHOWN = 80
 
 def quoted(text: str) -> str:
     """Given foreign text, return it quoted, escaped and cut to about SHOWN characters."""
-    shown = ascii(text[:SHOWN]) if not text.isprintable() else repr(text[:SHOWN])
-    if len(text) <= SHOWN and len(shown) <= SHOWN + 2:
+    shown = repr(text[:SHOWN])
+    if len(text) <= SHOWN and len(shown) <= SHOWN + len("''"):
         return shown
-    return shown[: SHOWN - 2].rstrip("\\'\"") + "…" + shown[-1]
+    return shown[: SHOWN - 1].rstrip("\\") + "…" + shown[-1]
