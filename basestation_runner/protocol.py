@@ -108,12 +108,23 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
     "inquire": {"job_ids": _is_job_ids},
     "settled": {"job_ids": _is_job_ids},
 }
-"""Every request that the helper takes, with exactly its fields. Anything else is answered with an error."""
+"""Every request that the helper takes from our own watcher, with exactly its fields."""
+
+LEGACY_REQUESTS: Final[Mapping[str, tuple[Mapping[str, Callable[[object], bool]], ...]]] = {
+    "legacy dispatch": (
+        {"site": _is_text, "argv": _is_words, "log_file": _is_text},
+        {"site": _is_text, "argv": _is_words, "log_file": _is_text, "job_id": is_job_id},
+    ),
+    "legacy status": ({"query": lambda value: value == "status", "pid": _is_count},),
+}
+"""Every request that the helper takes from a BaseRunnerMulti, in each of its forms."""
 
 
 def check_request(message: Message) -> str:
     """Return the name of a well-formed request. Raises ProtocolError that says what is wrong with any other."""
-    name = message.get("request")
+    if "request" not in message:
+        return _check_legacy_request(message)
+    name = message["request"]
     fields = REQUESTS.get(name) if isinstance(name, str) else None
     if fields is None:
         raise ProtocolError("not a request that the helper knows")
@@ -123,3 +134,11 @@ def check_request(message: Message) -> str:
         if not is_valid(message[field]):
             raise ProtocolError(f"{name}: {field} is not valid")
     return str(name)
+
+
+def _check_legacy_request(message: Message) -> str:
+    for name, forms in LEGACY_REQUESTS.items():
+        for fields in forms:
+            if message.keys() == fields.keys() and all(is_valid(message[field]) for field, is_valid in fields.items()):
+                return name
+    raise ProtocolError("not a request that the helper knows")

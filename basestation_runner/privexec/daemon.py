@@ -12,19 +12,21 @@ from typing import Final
 import prctl
 import structlog
 
-from basestation_runner import __version__, logs, nss
+from basestation_runner import logs, nss
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.model import Config
 from basestation_runner.errors import EXIT_OK, RunnerError
-from basestation_runner.privexec import jobs, policy, trust
+from basestation_runner.privexec import policy, trust
 from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
 from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.jobs import Jobs
 from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.options import HelperOptions
 from basestation_runner.privexec.order import NotNowError, RefusedError
 from basestation_runner.privexec.policy import Caller
+from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
 from basestation_runner.systemd import Notifier
 
@@ -54,9 +56,9 @@ def run(options: HelperOptions) -> int:
 
     events = Loop()
     post = Post(caller, claims, _cgroups(options.cgroup_root, config), str(options.cache_dir))
-    table = jobs.Jobs(events, config, post)
+    table = Jobs(events, post)
     table.adopt()
-    server = Server(events, jobs.reader(table, __version__), caller.watcher_uid)
+    server = Server(events, Requests(config, table, events).take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
     events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: log_file.reopen_if_rotated})
 

@@ -61,9 +61,9 @@ def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket
 
 def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, *, gid: int) -> None:
     site = order.site
-    roots = (site.jail_root,) if site.jailed and site.jail_root else site.roots
+    roots = (site.jail_root,) if order.jailed and site.jail_root else site.roots
     with _about("the site's tree"):
-        tree = Tree(roots, jailed=site.jailed)
+        tree = Tree(roots, jailed=order.jailed)
     # First, so that every later reason can be written where the request's owner looks for it.
     with _about(f"the log {order.log_file}"):
         log, readable = tree.open_log(order.log_file, gid)

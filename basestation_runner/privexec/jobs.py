@@ -13,12 +13,10 @@ from typing import Any, Final, Literal
 import structlog
 
 from basestation_runner import protocol
-from basestation_runner.config.model import Config
-from basestation_runner.privexec import keeper, policy, processes
+from basestation_runner.privexec import keeper, processes
 from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
-from basestation_runner.privexec.server import Connection
 
 _DESCRIPTORS_A_JOB: Final = 2  # a pidfd and, while it starts, its report
 _SPARE_DESCRIPTORS: Final = 128
@@ -26,6 +24,9 @@ _SPARE_DESCRIPTORS: Final = 128
 log = structlog.get_logger()
 
 State = Literal["starting", "running", "ended", "lost"]
+
+Subscriber = Callable[[protocol.Message], None]
+"""Whoever is to hear each event of a job: {"event", "job_id", …}."""
 
 
 @dataclass
@@ -35,7 +36,8 @@ class Job:
     job_id: str
     site: str
     state: State
-    subscriber: Connection | None = None
+    asked_by: int | None = None  # uid of whoever ordered it; None: an earlier helper was asked
+    subscriber: Subscriber | None = None
     keeper_pid: int | None = None  # None: forked by an earlier helper, and reaped by init
     pidfd: int | None = None
     report: int | None = None
@@ -49,15 +51,16 @@ class Job:
 class Jobs:
     """All jobs that the helper knows, and what it does about each."""
 
-    def __init__(self, events: Loop, config: Config, post: Post) -> None:
+    def __init__(self, events: Loop, post: Post) -> None:
         """Start with an empty table; `adopt` fills it with what an earlier helper left."""
         self._loop = events
-        self._config = config
         self._post = post
         self._jobs: dict[str, Job] = {}
         self._warned: set[tuple[str, str]] = set()
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most = (soft - _SPARE_DESCRIPTORS) // _DESCRIPTORS_A_JOB
+        self._waited_for = 0
+        self._most_waited_for = (
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
+        ) // _DESCRIPTORS_A_JOB
 
     @property
     def alive(self) -> int:
@@ -85,33 +88,39 @@ class Jobs:
         if self._jobs:
             log.info("jobs adopted", running=self.alive, known=len(self._jobs))
 
-    def dispatch(self, connection: Connection, message: Mapping[str, Any]) -> None:
-        """Start the job that a well-formed dispatch orders, once whatever happens, and answer when it is known how."""
-        job_id = message["job_id"]
+    def dispatch(self, job_id: str, order: Callable[[], Order], subscriber: Subscriber, asked_by: int) -> None:
+        """Start a job, once whatever happens, and tell the subscriber when it is known how that went.
+
+        `order` makes the order when there is no job of that id yet; it may raise RefusedError or NotNowError.
+        """
         known = self._jobs.get(job_id)
         if known is not None:
-            known.subscriber = connection
+            known.subscriber = subscriber
             self._tell(known)
             return
         try:
             self._require_room()
-            order = policy.order(self._config, message)
+            wanted = order()
         except RefusedError as error:
-            log.warning("job refused", site=message["site"], job_id=job_id, reason=str(error))
-            self._answer(connection, "refused", job_id, reason=str(error))
+            log.warning("job refused", job_id=job_id, asked_by=asked_by, reason=str(error))
+            _answer(subscriber, "refused", job_id, reason=str(error))
         except NotNowError as error:
-            self._answer(connection, "temporary", job_id, reason=str(error), absent=False)
+            _answer(subscriber, "temporary", job_id, reason=str(error), absent=False)
         else:
-            self._fork_keeper(order, connection)
+            self._fork_keeper(wanted, subscriber, asked_by)
 
-    def inquire(self, connection: Connection, job_ids: Iterable[str]) -> None:
+    def with_pid(self, pid: int) -> Job | None:
+        """Return the newest job whose process has or had this pid."""
+        return next((job for job in reversed(self._jobs.values()) if job.pid == pid), None)
+
+    def inquire(self, job_ids: Iterable[str], subscriber: Subscriber) -> None:
         """Tell what is known about each of the jobs, now or as soon as it is."""
         for job_id in job_ids:
             job = self._jobs.get(job_id)
             if job is None:
-                self._answer(connection, "never_started", job_id)
+                _answer(subscriber, "never_started", job_id)
             else:
-                job.subscriber = connection
+                job.subscriber = subscriber
                 self._tell(job)
 
     def settle(self, job_ids: Iterable[str]) -> None:
@@ -125,10 +134,10 @@ class Jobs:
 
     def _require_room(self) -> None:
         """Raise NotNowError when one more job could cost the helper the descriptors that it serves the others with."""
-        if len(self._jobs) >= self._most:
-            raise NotNowError(f"the helper keeps {self._most} jobs already")
+        if self._waited_for >= self._most_waited_for:
+            raise NotNowError(f"the helper keeps {self._waited_for} jobs already")
 
-    def _fork_keeper(self, order: Order, connection: Connection) -> None:
+    def _fork_keeper(self, order: Order, subscriber: Subscriber, asked_by: int) -> None:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reader, False)
         try:
@@ -137,12 +146,12 @@ class Jobs:
             os.close(reader)
             os.close(writer)
             reason = f"the keeper cannot be forked: {error.strerror}"
-            self._answer(connection, "temporary", order.job_id, reason=reason, absent=False)
+            _answer(subscriber, "temporary", order.job_id, reason=reason, absent=False)
             return
         if pid == 0:
             keeper.main(order, self._post, writer)
         os.close(writer)
-        job = Job(order.job_id, order.site.name, "starting", connection, keeper_pid=pid, report=reader)
+        job = Job(order.job_id, order.site.name, "starting", asked_by, subscriber, keeper_pid=pid, report=reader)
         self._jobs[order.job_id] = job
         self._loop.watch(reader, lambda _: self._take_report(job))
         # It cannot be another process's: nobody else reaps our children.
@@ -150,6 +159,7 @@ class Jobs:
 
     def _wait_for_keeper(self, job: Job, pidfd: int) -> None:
         job.pidfd = pidfd
+        self._waited_for += 1
         self._loop.watch(pidfd, lambda _: self._keeper_ended(job, pidfd))
 
     def _take_report(self, job: Job) -> None:
@@ -174,19 +184,18 @@ class Jobs:
                 if (job.site, warning) not in self._warned:
                     self._warned.add((job.site, warning))
                     log.warning(warning, site=job.site)
-            asked_by = job.subscriber.peer_uid if job.subscriber else None
             identity = {"uid": report["uid"], "gid": report["groups"][0], "groups": report["groups"]}
-            log.info("job started", **facts, asked_by=asked_by, pid=job.pid, **identity, command=report["command"])
+            log.info("job started", **facts, asked_by=job.asked_by, pid=job.pid, **identity, command=report["command"])
             self._tell(job)
             return
         self._forget_unstarted(job)
         reason = report["reason"]
         if report["outcome"] == "refused":
             log.warning("job refused", **facts, reason=reason)
-            self._answer(job.subscriber, "refused", job.job_id, reason=reason)
+            _answer(job.subscriber, "refused", job.job_id, reason=reason)
         else:
             log.info("job put back", **facts, reason=reason)
-            self._answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=report["absent"])
+            _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=report["absent"])
 
     def _forget_unstarted(self, job: Job) -> None:
         """Drop a job that has no claim; its keeper is still reaped when it ends."""
@@ -196,6 +205,7 @@ class Jobs:
         self._loop.forget(pidfd)
         os.close(pidfd)
         job.pidfd = None
+        self._waited_for -= 1
         self._take_report(job)
         status = os.waitpid(job.keeper_pid, 0)[1] if job.keeper_pid is not None else 0
         if self._jobs.get(job.job_id) is not job:
@@ -209,7 +219,7 @@ class Jobs:
                 else f"its keeper ended before it started anything (wait status {status})"
             )
             log.info("job put back", site=job.site, job_id=job.job_id, reason=reason)
-            self._answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
+            _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
         else:
             self._keeper_gone(job)
 
@@ -252,33 +262,13 @@ class Jobs:
     def _tell(self, job: Job) -> None:
         """Tell the job's watcher the state it is in; nothing yet while it is starting."""
         if job.state == "running":
-            self._answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at)
+            _answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at)
         elif job.state == "ended":
-            self._answer(job.subscriber, "ended", job.job_id, record=job.record)
+            _answer(job.subscriber, "ended", job.job_id, record=job.record)
         elif job.state == "lost":
-            self._answer(job.subscriber, "lost", job.job_id, reason=job.reason)
-
-    @staticmethod
-    def _answer(connection: Connection | None, event: str, job_id: str, **facts: object) -> None:
-        if connection is not None:
-            connection.send({"event": event, "job_id": job_id, **facts})
+            _answer(job.subscriber, "lost", job.job_id, reason=job.reason)
 
 
-def reader(jobs: Jobs, program: str) -> Callable[[Connection, protocol.Message], None]:
-    """Return what a server does with each message: the helper's whole request table, each with its action."""
-
-    def hello(connection: Connection, _: protocol.Message) -> None:
-        answer = {"reply": "hello", "ok": True, "version": protocol.VERSION, "pid": os.getpid(), "program": program}
-        connection.send(answer)
-
-    actions: Final[Mapping[str, Callable[[Connection, protocol.Message], None]]] = {
-        "hello": hello,
-        "dispatch": jobs.dispatch,
-        "inquire": lambda connection, message: jobs.inquire(connection, message["job_ids"]),
-        "settled": lambda _, message: jobs.settle(message["job_ids"]),
-    }
-
-    def read(connection: Connection, message: protocol.Message) -> None:
-        actions[protocol.check_request(message)](connection, message)
-
-    return read
+def _answer(subscriber: Subscriber | None, event: str, job_id: str, **facts: object) -> None:
+    if subscriber is not None:
+        subscriber({"event": event, "job_id": job_id, **facts})

@@ -34,6 +34,12 @@ class Order:
     script: str
     args: tuple[str, ...]
     queue_length: int
+    on_host: bool = False  # from a watcher that has made paths and arguments the host's by itself
+
+    @property
+    def jailed(self) -> bool:
+        """Whether its paths are as seen inside the site's jail."""
+        return self.site.jailed and not self.on_host
 
     @property
     def program(self) -> tuple[str, str]:
@@ -43,11 +49,15 @@ class Order:
     @property
     def own_args(self) -> tuple[str, ...]:
         """The request's arguments without those that the application strips; jailed paths still as in the jail."""
+        if self.on_host:
+            return self.args
         return tuple(word for word in self.args if word not in self.application.strip_args)
 
     @property
     def appended_args(self) -> tuple[str, ...]:
         """The application's own arguments."""
+        if self.on_host:
+            return ()
         return tuple(
             word.replace("{job_id}", self.job_id).replace("{queue_length}", str(self.queue_length))
             for word in self.application.append_args

@@ -7,10 +7,11 @@ helper's own config here, and the account's numbers are checked again at every e
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from basestation_runner import execgroups, nss
-from basestation_runner.config.model import Config, Site
+from basestation_runner.config.model import Application, Config, Site
 from basestation_runner.errors import RunnerError
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
@@ -62,7 +63,7 @@ class Resolved:
 
 
 def order(config: Config, message: Mapping[str, Any]) -> Order:
-    """Given a well-formed dispatch, return what it orders. Raises RefusedError or NotNowError."""
+    """Given a well-formed dispatch of our own watcher, return what it orders. Raises RefusedError or NotNowError."""
     site = config.sites.get(message["site"])
     # Compared before anything else is believed: both sides must mean the same site by the name.
     if site is None or config.digest(site.name) != message["digest"]:
@@ -72,9 +73,7 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
     if message["application"] not in site.applications:
         raise RefusedError(f"application {message['application']} is not one that the site may use")
     application = config.applications[message["application"]]
-    # The list holds bare names only (a rule of the config), so this also keeps every path out.
-    if message["script"] not in application.scripts:
-        raise RefusedError(f"script {message['script']} is not listed in application {application.name}")
+    _require_listed(message["script"], application)
     return Order(
         job_id=message["job_id"],
         site=site,
@@ -86,6 +85,40 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
         args=tuple(message["args"]),
         queue_length=message["queue_length"],
     )
+
+
+def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Order:
+    """Given a well-formed dispatch of a BaseRunnerMulti, return what it orders. Raises RefusedError.
+
+    Its argv is finished, and must be what our own rules would have made: the site's interpreter, a listed script
+    directly in its basestation_dir, arguments. It names no mission directory but by `--mission_dir`.
+    """
+    site = config.sites.get(message["site"])
+    if site is None:
+        raise RefusedError(f"site {message['site']} is not configured")
+    if site.not_supported:
+        raise RefusedError(site.not_supported)
+    interpreter, path, *args = [*message["argv"], "", ""][: max(2, len(message["argv"]))]
+    directory, _, script = path.rpartition("/")
+    if interpreter != site.python_version or directory != site.basestation_dir:
+        raise RefusedError("its program is not the site's interpreter with a script of the site's basestation_dir")
+    application = config.application_for(site, script)
+    if application is None:
+        raise RefusedError(f"script {script} is not listed in any application of the site")
+    _require_listed(script, application)
+    log_file = message["log_file"]
+    mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
+    return Order(job_id, site, application, mission_dir, mission_dir, log_file, script, tuple(args), 0, on_host=True)
+
+
+def _require_listed(script: str, application: Application) -> None:
+    # The list holds bare names only (a rule of the config), so this also keeps every path out.
+    if script not in application.scripts:
+        raise RefusedError(f"script {script} is not listed in application {application.name}")
+
+
+def _value_after(option: str, args: list[str]) -> str | None:
+    return next((value for name, value in pairwise(args) if name == option), None)
 
 
 def resolve(site: Site, who: Caller) -> Resolved:
