@@ -1,11 +1,7 @@
-"""Fixtures for tests that need root: accounts of their own, daemons under their real accounts, nothing left behind.
-
-Without root these tests are skipped, unless RUNNER_MUST_RUN has the word privileged in it: then they fail.
-"""
+"""Fixtures for tests that need root: accounts of their own, daemons under their real accounts, nothing left behind."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,26 +13,6 @@ if TYPE_CHECKING:
 
     from basestation_runner.sandbox import Installation, Sandbox
     from basestation_runner.sandbox.accounts import Accounts
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "privileged: needs root (set by itself)")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "privileged" in getattr(item, "fixturenames", ()):
-            item.add_marker("privileged")
-
-
-@pytest.fixture(scope="session")
-def privileged() -> None:
-    """Skip or fail what cannot run here."""
-    if os.geteuid() == 0:
-        return
-    if "privileged" in os.environ.get("RUNNER_MUST_RUN", "").split(","):
-        pytest.fail("needs root, and RUNNER_MUST_RUN forbids to skip it")
-    pytest.skip("needs root")
 
 
 @pytest.fixture(scope="session")

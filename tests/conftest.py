@@ -1,0 +1,35 @@
+"""What all tests share: the fixture of those that need root, and hypothesis without a clock.
+
+Without root such tests are skipped, unless RUNNER_MUST_RUN has the word privileged in it: then they fail.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# How long one example takes says something about the machine's load, nothing about the code.
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "privileged: needs root (set by itself)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "privileged" in getattr(item, "fixturenames", ()):
+            item.add_marker("privileged")
+
+
+@pytest.fixture(scope="session")
+def privileged() -> None:
+    """Skip or fail what cannot run here."""
+    if os.geteuid() == 0:
+        return
+    if "privileged" in os.environ.get("RUNNER_MUST_RUN", "").split(","):
+        pytest.fail("needs root, and RUNNER_MUST_RUN forbids to skip it")
+    pytest.skip("needs root")
