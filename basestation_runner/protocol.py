@@ -8,7 +8,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 VERSION: Final = 1
 MAX_FRAME: Final = 1 << 20
@@ -47,7 +47,7 @@ class FrameDecoder:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """Return the frame of one message. Raises ProtocolError when it is too long to be sent."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
     if len(body) > MAX_FRAME:
         raise ProtocolError(f"a frame of {len(body)} bytes, the most is {MAX_FRAME}")
     return _LENGTH.pack(len(body)) + body
@@ -55,12 +55,17 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 def _decode(body: bytes) -> Message:
     try:
-        message = json.loads(body)
+        # Decoded here: json.loads would take UTF-16 and lone surrogates too.
+        message = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise ProtocolError(f"a frame that is not JSON: {error}") from None
     if not isinstance(message, dict):
         raise ProtocolError("a frame that is not a JSON object")
     return message
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
 
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
