@@ -7,13 +7,15 @@ import errno
 import grp
 import os
 import pwd
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from basestation_runner import nss
 from basestation_runner.nss import Account, Group, LookupFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 ABSENT_NAME = "no-such-name-here"
 ABSENT_NUMBER = 4_294_967_290
