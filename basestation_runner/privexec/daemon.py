@@ -9,10 +9,9 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Final
 
-import prctl
 import structlog
 
-from basestation_runner import logs, nss
+from basestation_runner import logs, nss, proctitle
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.model import Config
 from basestation_runner.errors import EXIT_OK, RunnerError
@@ -43,7 +42,7 @@ def run(options: HelperOptions) -> int:
     log_file = logs.configure(
         name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
     )
-    prctl.set_proctitle("runner-privexec")
+    proctitle.set_title("runner-privexec")
     changes = secure_helper()
     config = _config(options, privileged=changes)
     if changes:

@@ -16,9 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-import prctl
-
-from basestation_runner import protocol
+from basestation_runner import proctitle, protocol
 from basestation_runner.errors import printable
 from basestation_runner.privexec import job, policy, processes
 from basestation_runner.privexec.cgroups import Cgroups
@@ -101,7 +99,7 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
 def _settle_in(order: Order, post: Post, report: int) -> None:
     """Let go of everything that is the helper's: a socket held here would keep a dead helper's address in use."""
     gc.disable()  # a collection would touch, and so copy, every page that is shared with the helper
-    prctl.set_proctitle(f"runner-keeper:{order.site.name}")
+    proctitle.set_title(f"runner-keeper:{order.site.name}")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the helper; this one ends when its job has
