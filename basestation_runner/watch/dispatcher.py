@@ -1,0 +1,304 @@
+"""Which job starts next. Pure: no clock, no ledger, no helper; the cost of every call is flat in the number of jobs.
+
+A queue runs one job at a time, first in first out; a job that is put back keeps its place. Sites take turns, so that a
+site with a thousand queues delays another by one job. Interactive jobs have bounds of their own and never wait for
+normal ones of another queue.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from attrs import Factory, define, frozen
+
+from basestation_runner.watch.states import State
+
+INTERACTIVE_PER_SITE: Final = 16
+INTERACTIVE_PER_CORE: Final = 8
+
+Kind = int
+_NORMAL: Final[Kind] = 0
+_INTERACTIVE: Final[Kind] = 1
+
+
+@define(eq=False)
+class Job:
+    """A job that has not ended, as it is held in memory; everything else about it is in the ledger.
+
+    `seq` orders jobs by their acceptance. `held` says why the job must not be started at all at present; `delayed` is
+    set from the moment it was put back until it may be tried again.
+    """
+
+    seq: int
+    job_id: str
+    site: str
+    application: str
+    script: str
+    queue: tuple[str, ...]
+    interactive: bool
+    state: State = State.QUEUED
+    held: str | None = None
+    delayed: bool = False
+    postponed: int = 0
+    postponed_because: str | None = None
+    from_before_boot: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Which bounds the job counts against."""
+        return _INTERACTIVE if self.interactive else _NORMAL
+
+
+@frozen
+class Limits:
+    """The host's bounds; `per_site` holds those of sites that have one for their normal jobs."""
+
+    normal: int
+    interactive: int
+    per_site: Mapping[str, int]
+    interactive_per_site: int = INTERACTIVE_PER_SITE
+
+
+@frozen
+class Choice:
+    """The job to start now, and how many wait behind it in its queue."""
+
+    job: Job
+    queue_length: int
+
+
+@define(eq=False)
+class _Queue:
+    """Jobs that must not run side by side.
+
+    `chosen` are those that were chosen once and have not ended, by age: more than one only when a ledger brings them
+    from a time of other queues. `running` is the part of them that was not put back. `offered` is set while the queue
+    is lined up at its site.
+    """
+
+    key: tuple[str, ...]
+    site: "_Site"
+    chosen: list[Job] = Factory(list)
+    running: set[Job] = Factory(set)
+    waiting: deque[Job] = Factory(deque)
+    offered: bool = False
+
+    @property
+    def first(self) -> Job | None:
+        """The job that starts next in this queue."""
+        for job in self.chosen:
+            if job not in self.running:
+                return job
+        return self.waiting[0] if self.waiting else None
+
+
+@define(eq=False)
+class _Class:
+    """One site's queues that could start a job of one kind, by the age of that job, and how many such jobs run."""
+
+    limit: int | None
+    ready: list[tuple[int, _Queue]] = Factory(list)
+    running: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.running >= self.limit
+
+
+@define(eq=False)
+class _Site:
+    name: str
+    classes: tuple[_Class, _Class]
+    queued: int = 0
+
+
+@define(eq=False)
+class _Host:
+    """One kind of job on the whole host: its bound, and the sites that could start one, in the order of their turns."""
+
+    limit: int
+    turns: OrderedDict[str, _Site] = Factory(OrderedDict)
+    running: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.running >= self.limit
+
+
+class Dispatcher:
+    """Holds every job that has not ended and chooses among those that wait."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._hosts = (_Host(limits.normal), _Host(limits.interactive))
+        self._sites: dict[str, _Site] = {}
+        self._queues: dict[tuple[str, ...], _Queue] = {}
+        self._jobs: dict[str, Job] = {}
+
+    def job(self, job_id: str) -> Job | None:
+        """Return the job with this id unless it has ended or was never here."""
+        return self._jobs.get(job_id)
+
+    def jobs(self) -> Iterator[Job]:
+        """Return all jobs that have not ended."""
+        return iter(self._jobs.values())
+
+    def queued(self, site: str) -> int:
+        """Return how many jobs of the site wait."""
+        return self._sites[site].queued if site in self._sites else 0
+
+    @property
+    def total_running(self) -> int:
+        """How many jobs have been chosen and have neither ended nor been put back."""
+        return sum(host.running for host in self._hosts)
+
+    @property
+    def total_queued(self) -> int:
+        """How many jobs wait on the whole host."""
+        return len(self._jobs) - self.total_running
+
+    def add(self, job: Job) -> None:
+        """Take a new job or, at start, one that the ledger knows; in the order of `seq`.
+
+        A job that is not queued counts as running, whatever the bounds say, and blocks its queue.
+        """
+        queue = self._queues.get(job.queue)
+        if queue is None:
+            queue = self._queues[job.queue] = _Queue(job.queue, self._site(job.site))
+        job.queue = queue.key  # one object for all jobs of a queue
+        self._jobs[job.job_id] = job
+        if job.state is State.QUEUED:
+            queue.waiting.append(job)
+            queue.site.queued += 1
+            self._offer(queue)
+        else:
+            self._withdraw(queue)
+            queue.chosen.append(job)
+            self._run(queue, job)
+
+    def next(self) -> Choice | None:
+        """Choose the next job to start and count it as running; None if nothing may start now."""
+        for kind in (_INTERACTIVE, _NORMAL):
+            host = self._hosts[kind]
+            if not host.turns or host.is_full:
+                continue
+            _, site = host.turns.popitem(last=False)
+            _, queue = heappop(site.classes[kind].ready)
+            queue.offered = False
+            if queue.chosen:
+                job = queue.chosen[0]
+            else:
+                job = queue.waiting.popleft()
+                queue.chosen.append(job)
+            site.queued -= 1
+            self._run(queue, job)  # lines the site up for its next turn, behind the others
+            return Choice(job, len(queue.waiting))
+        return None
+
+    def put_back(self, job: Job) -> None:
+        """A chosen job did not start: it frees its place among the running ones, not its place in its queue."""
+        queue = self._queues[job.queue]
+        job.delayed = True
+        if job in queue.running:
+            queue.site.queued += 1
+            self._stop(queue, job)
+
+    def retry(self, job: Job) -> None:
+        """A job that was put back may be chosen again, unless it has ended or runs after all."""
+        job.delayed = False
+        if job.job_id in self._jobs:
+            self._offer(self._queues[job.queue])
+
+    def resume(self, job: Job) -> None:
+        """A job that was put back, or not chosen by us at all, turns out to run."""
+        queue = self._queues[job.queue]
+        if job not in queue.running:
+            self._withdraw(queue)
+            if job not in queue.chosen:
+                queue.waiting.remove(job)
+                queue.chosen.append(job)
+            job.delayed = False
+            queue.site.queued -= 1
+            self._run(queue, job)
+
+    def remove(self, job: Job) -> None:
+        """The job has ended: its queue goes on."""
+        queue = self._queues[job.queue]
+        self._withdraw(queue)
+        del self._jobs[job.job_id]
+        if job in queue.running:
+            self._stop(queue, job)
+        else:
+            queue.site.queued -= 1
+        if job in queue.chosen:
+            queue.chosen.remove(job)
+        else:  # it ended without having been chosen: rare, so the cost may grow with the queue
+            queue.waiting.remove(job)
+        if queue.first is None and not queue.running:
+            del self._queues[queue.key]
+        else:
+            self._offer(queue)
+
+    def reason(self, job: Job) -> str:
+        """Say in a person's words why a job waits."""
+        queue = self._queues[job.queue]
+        site, host = queue.site.classes[job.kind], self._hosts[job.kind]
+        if queue.running or queue.first is not job:
+            return "another job of its queue is before it"
+        if job.held is not None:
+            return job.held
+        if job.postponed_because is not None:
+            return job.postponed_because
+        if site.is_full:
+            return f"its site runs as many jobs as it may ({site.limit})"
+        if host.is_full:
+            return f"the host runs as many jobs as it may ({host.limit})"
+        return "it is about to start"
+
+    def _site(self, name: str) -> _Site:
+        site = self._sites.get(name)
+        if site is None:
+            normal, interactive = _Class(self._limits.per_site.get(name)), _Class(self._limits.interactive_per_site)
+            site = self._sites[name] = _Site(name, (normal, interactive))
+        return site
+
+    def _offer(self, queue: _Queue) -> None:
+        """Line the queue up at its site if its first job could start now."""
+        first = queue.first
+        if first is None or first.held is not None or first.delayed or queue.running or queue.offered:
+            return
+        queue.offered = True
+        heappush(queue.site.classes[first.kind].ready, (first.seq, queue))
+        self._update_turn(queue.site, first.kind)
+
+    def _withdraw(self, queue: _Queue) -> None:
+        """Take the queue out of the line. Rare, so its cost may grow with the number of ready queues of the site."""
+        first = queue.first
+        if first is None or not queue.offered:
+            return
+        queue.offered = False
+        ready = queue.site.classes[first.kind].ready
+        ready.remove((first.seq, queue))
+        heapify(ready)
+        self._update_turn(queue.site, first.kind)
+
+    def _run(self, queue: _Queue, job: Job) -> None:
+        queue.running.add(job)
+        queue.site.classes[job.kind].running += 1
+        self._hosts[job.kind].running += 1
+        self._update_turn(queue.site, job.kind)
+
+    def _stop(self, queue: _Queue, job: Job) -> None:
+        queue.running.remove(job)
+        queue.site.classes[job.kind].running -= 1
+        self._hosts[job.kind].running -= 1
+        self._update_turn(queue.site, job.kind)
+
+    def _update_turn(self, site: _Site, kind: Kind) -> None:
+        """Keep the site in the order of turns if it could start a job of this kind, and only then."""
+        turns = self._hosts[kind].turns
+        if not site.classes[kind].ready or site.classes[kind].is_full:
+            turns.pop(site.name, None)
+        else:
+            turns.setdefault(site.name, site)
