@@ -1,0 +1,611 @@
+"""What is done in one site's rundir: finding it, listing it, reading requests, acknowledging them. Blocking calls.
+
+Runs on the site's lane, never on the loop, and decides nothing about jobs. Everything is opened relative to the
+rundir's descriptor, without following a link and without waiting for a FIFO. The rundir is opened anew for each task: a
+kept descriptor would hide its removal, and could not tell that its path leads elsewhere by now.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import stat
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from attrs import frozen
+
+from basestation_runner import nss, runfile, syscalls
+from basestation_runner.watch import inotify, lockfile, setaside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from basestation_runner.config.model import Application, Site
+    from basestation_runner.watch.inotify import Watches
+    from basestation_runner.watch.ledger import Intake
+
+    GetOn = Callable[[str], None]
+
+REJECTED: Final = "rejected"
+STALE: Final = "stale"
+ARCHIVE: Final = "archive"
+
+_PRIVATE: Final = ".taken-"
+_MEMBER_FOR: Final = 60.0  # seconds that "is a member of the site's group" is believed
+_TAGGED: Final = re.compile(r".+\.[0-9a-f]{16}", re.DOTALL)
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+)
+# A file for which opening or reading fails like this is faulty itself; any other error is the rundir's or the host's.
+_FAULTS_OF_A_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
+
+
+class NotReadyError(Exception):
+    """The site cannot be served now; the text says why."""
+
+
+class MovedError(Exception):
+    """The rundir's path does not lead to the directory that is watched any more."""
+
+
+@frozen
+class Place:
+    """Which directory the rundir is."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Place:
+        """Return where an open directory is."""
+        status = os.fstat(descriptor)
+        return cls(status.st_dev, status.st_ino)
+
+
+@frozen
+class Found:
+    """The rundir is there."""
+
+    place: Place
+
+
+@frozen
+class Missing:
+    """The rundir cannot be opened. `watch` is on the nearest directory above it, in which `name` should appear;
+    `appeared` if the rundir came while that watch was made.
+    """
+
+    reason: str
+    watch: int | None
+    name: str
+    appeared: bool
+
+
+@frozen
+class Armed:
+    """The rundir is watched and its lock is ours, or `lock_fault` says why it could not be written."""
+
+    watch: int
+    lock_fault: str | None
+
+
+@frozen
+class Locked:
+    """A live process has the lock; `watch` is on the lock's file."""
+
+    pid: int
+    watch: int
+
+
+@frozen
+class Stamp:
+    """What a directory tells of a file without opening it; it changes whenever the file does."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """Return the stamp of a file's status."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+
+    def is_same_file(self, other: Stamp) -> bool:
+        """Tell whether this is `other` with the same content, perhaps under another name (a rename changes ctime)."""
+        return (self.inode, self.size, self.mtime_ns, self.mode) == (
+            other.inode,
+            other.size,
+            other.mtime_ns,
+            other.mode,
+        )
+
+
+@frozen
+class Scan:
+    """What a rundir holds: requests by age, and the names of stale ones that were set aside, or could not be."""
+
+    seen: dict[str, Stamp]
+    stale: tuple[str, ...]
+    stale_left: tuple[str, ...]
+
+
+@frozen
+class Taken:
+    """A request that may become a job."""
+
+    name: str
+    identity: bytes
+    submitter: int
+    request: runfile.Request
+    application: Application
+
+
+@frozen
+class Rejected:
+    """A file that was no request, or one that must not run; `now` is where it lies, None if it could not be moved."""
+
+    name: str
+    reason: str
+    now: str | None
+
+
+@frozen
+class Unsettled:
+    """A file that is perhaps being written: to be looked at again when it does not change any more."""
+
+    name: str
+    stamp: Stamp
+
+
+@frozen
+class Waiting:
+    """A file that cannot be judged now: to be tried again."""
+
+    name: str
+    reason: str
+
+
+Outcome = Taken | Rejected | Unsettled | Waiting
+
+
+@frozen
+class Acknowledged:
+    """The job's request is no longer in the rundir; `now` is where it is kept, if it is."""
+
+    job_id: str
+    now: str | None = None
+
+
+@frozen
+class Left:
+    """The job's request cannot be taken out of the rundir."""
+
+    job_id: str
+    reason: str
+
+
+class _NotNowError(Exception):
+    """A request cannot be judged now."""
+
+
+class _NeverError(Exception):
+    """A request must not run."""
+
+
+@frozen
+class _Content:
+    """What a file held; `changed` if it was written to while it was read."""
+
+    status: os.stat_result
+    birth_ns: int | None
+    data: bytes
+    changed: bool
+
+    @property
+    def identity(self) -> bytes:
+        """The same for two files only if they are the same request.
+
+        Inode numbers are used again at once and a rename changes ctime: neither would do by itself.
+        """
+        facts = (self.status.st_ino, self.birth_ns, self.status.st_size, self.status.st_mtime_ns)
+        return hashlib.sha256(repr(facts).encode() + b"\0" + self.data).digest()
+
+
+def is_request(name: str) -> bool:
+    """Tell whether a file of this name is a request, as a shell's `*.run` would."""
+    return name.endswith(setaside.SUFFIX) and not name.startswith(".")
+
+
+class Inbox:
+    """One site's rundir. A task that takes `get_on` calls it whenever it gets on, with what it waits for next."""
+
+    def __init__(self, site: Site, watches: Watches, choose: Callable[[str], Application | None]) -> None:
+        """`choose` returns the profile for a script, None if there is none."""
+        self._site = site
+        self._watches = watches
+        self._choose = choose
+        self._uid = -1
+        self._gid = -1
+        self._members: dict[int, float] = {}
+        self._left: dict[str, Stamp] = {}
+        self._rejected: int | None = None
+
+    # Finding and arming
+
+    def find(self, get_on: GetOn) -> Found | Missing:
+        """Look the site's account and its rundir up. Raises NotReadyError, nss.LookupFailedError or OSError."""
+        get_on("the name service")
+        self._look_up()
+        get_on("the rundir")
+        try:
+            return Found(self._place())
+        except OSError as error:
+            return self._missing(error)
+
+    def arm(self, place: Place) -> Armed | Locked:
+        """Make the rundir's lock ours, and watch the rundir. Raises MovedError or OSError."""
+        with self._rundir(place) as rundir:
+            lock_fault = None
+            if not self._site.ignore_lock:
+                try:
+                    holder = lockfile.take(rundir, self._gid)
+                except OSError as error:
+                    lock_fault = _says(error)
+                else:
+                    if holder is not None:
+                        return self._locked(rundir, holder)
+            return Armed(self._watches.add(rundir, inotify.RUNDIR), lock_fault)
+
+    def check(self, place: Place) -> None:
+        """See whether all is as `arm` left it. Raises MovedError if the rundir or the lock is not ours, or OSError."""
+        with self._rundir(place) as rundir:
+            if self._site.ignore_lock:
+                return
+            holder = None
+            with suppress(OSError):  # that it cannot be written was said when the site was armed
+                holder = lockfile.take(rundir, self._gid)
+            if holder is not None:
+                os.close(holder.descriptor)
+                raise MovedError
+
+    def release(self, place: Place) -> None:
+        """Give the lock back. Raises MovedError or OSError."""
+        if not self._site.ignore_lock:
+            with self._rundir(place) as rundir:
+                lockfile.release(rundir)
+
+    def _look_up(self) -> None:
+        account = nss.account(self._site.runner_user)
+        if account is None:
+            raise NotReadyError(f"there is no account {self._site.runner_user}")
+        gid: int | str = self._site.groups[0] if self._site.groups else account.gid
+        if isinstance(gid, str):
+            group = nss.group(gid)
+            if group is None:
+                raise NotReadyError(f"there is no group {gid}")
+            gid = group.gid
+        self._uid, self._gid = account.uid, gid
+        self._members.clear()
+
+    def _place(self) -> Place:
+        descriptor = _open_directory(self._site.watch_dir)
+        try:
+            return Place.of(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _missing(self, error: OSError) -> Missing:
+        reason = f"{self._site.watch_dir}: {_says(error)}"
+        try:
+            parent, name = inotify.open_nearest(self._site.watch_dir)
+        except OSError:
+            return Missing(reason, None, "", appeared=False)
+        try:
+            watch = self._watches.add(parent, inotify.PARENT)
+        except PermissionError:  # a directory that must not be listed cannot be watched
+            return Missing(reason, None, "", appeared=False)
+        finally:
+            os.close(parent)
+        appeared = True
+        try:
+            self._place()
+        except OSError:
+            appeared = False
+        return Missing(reason, watch, name, appeared)
+
+    def _locked(self, rundir: int, holder: lockfile.Holder) -> Locked:
+        try:
+            watch = self._watches.add(holder.descriptor, inotify.FILE)
+            present = os.stat(lockfile.NAME, dir_fd=rundir, follow_symlinks=False)
+            if present.st_ino != os.fstat(holder.descriptor).st_ino:
+                raise MovedError
+        except FileNotFoundError:
+            raise MovedError from None
+        finally:
+            os.close(holder.descriptor)
+        return Locked(holder.pid, watch)
+
+    @contextmanager
+    def _rundir(self, place: Place) -> Iterator[int]:
+        """Open the rundir. Raises MovedError if it is not `place`."""
+        try:
+            descriptor = _open_directory(self._site.watch_dir)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
+                raise MovedError from error
+            raise
+        try:
+            if Place.of(descriptor) != place:
+                raise MovedError
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    # Listing
+
+    def scan(self, get_on: GetOn, place: Place, *, in_hand: Collection[str], stale_before: float | None) -> Scan:
+        """List the requests. Raises MovedError or OSError.
+
+        Ones that were modified before `stale_before` are set aside. A file under a private name that belongs to none of
+        the jobs `in_hand` was left by a crash before its content was accepted: it becomes a request again.
+        """
+        seen: dict[str, Stamp] = {}
+        stale: list[str] = []
+        stale_left: list[str] = []
+        with self._rundir(place) as rundir:
+            for name in os.listdir(rundir):  # noqa: PTH208 - of a descriptor
+                get_on("the rundir")
+                with suppress(FileNotFoundError):
+                    if name.startswith(_PRIVATE) and name.removeprefix(_PRIVATE) not in in_hand:
+                        _put_back(rundir, name)
+                    elif is_request(name):
+                        stamp = Stamp.of(os.stat(name, dir_fd=rundir, follow_symlinks=False))
+                        if stale_before is None or stamp.mtime_ns >= stale_before * 1e9:
+                            seen[name] = stamp
+                        else:
+                            is_away = self._is_away(rundir, name, stamp)
+                            (stale if is_away else stale_left).append(name)
+        self._left = {name: stamp for name, stamp in self._left.items() if name in seen}
+        by_age = sorted(seen.items(), key=lambda entry: (entry[1].mtime_ns, entry[0]))
+        return Scan(dict(by_age), tuple(sorted(stale)), tuple(sorted(stale_left)))
+
+    def _is_away(self, rundir: int, name: str, stamp: Stamp) -> bool:
+        """Set a stale request aside; tell whether that could be done."""
+        try:
+            self._set_aside(rundir, name, stamp, STALE)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return False
+        return True
+
+    def look_again(self, get_on: GetOn, place: Place, names: Iterable[str]) -> dict[str, Stamp]:
+        """Return the present stamps of those files that still exist. Raises MovedError or OSError."""
+        found: dict[str, Stamp] = {}
+        with self._rundir(place) as rundir:
+            for name in names:
+                get_on("the rundir")
+                with suppress(FileNotFoundError):
+                    found[name] = Stamp.of(os.stat(name, dir_fd=rundir, follow_symlinks=False))
+        return found
+
+    # Taking
+
+    def take(self, get_on: GetOn, place: Place, names: Mapping[str, bool]) -> list[Outcome]:
+        """Read requests, and set aside what is none. Raises MovedError or OSError.
+
+        Each name comes with whether the file has not changed for a while; else what looks unfinished is left alone.
+        """
+        outcomes: list[Outcome] = []
+        with self._rundir(place) as rundir:
+            for name, is_settled in names.items():
+                get_on("the rundir")
+                with suppress(FileNotFoundError):
+                    outcome = self._take(get_on, rundir, name, is_settled=is_settled)
+                    if outcome is not None:
+                        outcomes.append(outcome)
+        return outcomes
+
+    def _take(self, get_on: GetOn, rundir: int, name: str, *, is_settled: bool) -> Outcome | None:
+        stamp = Stamp.of(os.stat(name, dir_fd=rundir, follow_symlinks=False))
+        if self._left.get(name) == stamp:
+            return None
+        try:
+            content = self._read(get_on, rundir, name, stamp)
+            if content.changed or not (content.data or is_settled):  # made just now, and about to be filled
+                return Unsettled(name, stamp)
+            request = runfile.parse(content.data)
+        except _NotNowError as error:
+            return Waiting(name, str(error))
+        except (_NeverError, runfile.RequestError) as error:
+            return self._reject(rundir, name, stamp, str(error))
+        application = self._choose(request.script)
+        if application is None:
+            reason = f"no application that this site may use runs {request.script}"
+            return self._reject(rundir, name, stamp, reason)
+        return Taken(name, content.identity, content.status.st_uid, request, application)
+
+    def _read(self, get_on: GetOn, rundir: int, name: str, stamp: Stamp) -> _Content:
+        """Read a file that may be a request. Raises _NeverError, _NotNowError or FileNotFoundError."""
+        if not stat.S_ISREG(stamp.mode):
+            raise _NeverError(f"it is {_kind(stamp.mode)}, not a regular file")
+        try:
+            descriptor = os.open(name, _READ_FLAGS, dir_fd=rundir)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno in _FAULTS_OF_A_FILE:
+                raise _NeverError(f"it cannot be opened: {error.strerror}") from None
+            raise _NotNowError(f"it cannot be opened: {error.strerror}") from None
+        try:
+            self._judge(get_on, os.fstat(descriptor))
+            return _content(descriptor)
+        except OSError as error:
+            raise _NotNowError(f"it cannot be read: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+
+    def _judge(self, get_on: GetOn, status: os.stat_result) -> None:
+        """See whether an open file may be a request. Raises _NeverError or _NotNowError."""
+        if not stat.S_ISREG(status.st_mode):
+            raise _NeverError(f"it is {_kind(status.st_mode)}, not a regular file")
+        if status.st_nlink > 1:
+            raise _NeverError("it has a second name (a hard link)")
+        if status.st_size > runfile.MAX_BYTES:
+            raise _NeverError(f"it is larger than {runfile.MAX_BYTES >> 10} KiB")
+        if status.st_uid in {0, self._uid} or self._members.get(status.st_uid, 0) > monotonic():
+            return
+        get_on("the name service")
+        try:
+            is_member = nss.is_member(status.st_uid, self._gid)
+        except nss.LookupFailedError as error:
+            raise _NotNowError(f"its owner cannot be looked up: {error}") from None
+        get_on("the rundir")
+        if not is_member:
+            raise _NeverError(f"its owner (uid {status.st_uid}) is no member of the site's group (gid {self._gid})")
+        self._members[status.st_uid] = monotonic() + _MEMBER_FOR
+
+    def _reject(self, rundir: int, name: str, stamp: Stamp, reason: str) -> Rejected | None:
+        """Set aside what is no request. When it cannot be moved, that is said once for each state of the file."""
+        try:
+            now = self._set_aside(rundir, name, stamp, REJECTED, reason)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            self._left[name] = stamp
+            return Rejected(name, reason, None)
+        if now is None:
+            return None
+        if self._rejected is None:
+            self._rejected = setaside.count(rundir, REJECTED)
+        else:
+            self._rejected += 1
+        if self._rejected > setaside.MOST_KEPT:
+            with suppress(OSError):
+                self._rejected = setaside.clean(rundir, REJECTED, _TAGGED)
+        return Rejected(name, reason, now)
+
+    def _set_aside(self, rundir: int, name: str, stamp: Stamp, folder: str, reason: str | None = None) -> str | None:
+        """Move the file that has this stamp; return where it is, None if another one has taken its name meanwhile.
+
+        Raises OSError when it cannot be moved.
+        """
+        tag = secrets.token_hex(8)
+        private = _PRIVATE + tag
+        setaside.move(rundir, name, rundir, private)
+        if not Stamp.of(os.stat(private, dir_fd=rundir, follow_symlinks=False)).is_same_file(stamp):
+            _put_back(rundir, private, name)
+            return None
+        return setaside.set_aside(rundir, private, folder=folder, name=name, tag=tag, gid=self._gid, reason=reason)
+
+    # Acknowledging
+
+    def acknowledge(self, get_on: GetOn, place: Place, requests: Iterable[Intake]) -> list[Acknowledged | Left]:
+        """Take accepted requests out of the rundir. Raises MovedError or OSError.
+
+        Also completes what a crash has interrupted, at whichever step.
+        """
+        results: list[Acknowledged | Left] = []
+        with self._rundir(place) as rundir:
+            for request in requests:
+                get_on("the rundir")
+                results.append(self._acknowledge(rundir, request))
+        return results
+
+    def _acknowledge(self, rundir: int, request: Intake) -> Acknowledged | Left:
+        private = _PRIVATE + request.job_id
+        if not _exists(rundir, private):
+            try:
+                setaside.move(rundir, request.name, rundir, private)
+            except FileNotFoundError:
+                if not _exists(rundir, private):  # a task that once hung may have moved it in between
+                    return Acknowledged(request.job_id)
+            except OSError as error:
+                return Left(request.job_id, _says(error))
+        try:
+            if _identity(rundir, private) != request.identity:  # another request has taken the name
+                _put_back(rundir, private, request.name)
+            elif self._site.archive:
+                now = setaside.set_aside(
+                    rundir, private, folder=ARCHIVE, name=request.name, tag=request.job_id, gid=self._gid
+                )
+                return Acknowledged(request.job_id, now)
+            else:
+                os.unlink(private, dir_fd=rundir)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return Left(request.job_id, _says(error))
+        return Acknowledged(request.job_id)
+
+
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _says(error: OSError) -> str:
+    if error.errno in {errno.ENOTDIR, errno.ELOOP}:
+        return "it is not a directory"
+    return "it does not exist" if error.errno == errno.ENOENT else error.strerror or str(error)
+
+
+def _kind(mode: int) -> str:
+    return next((text for is_kind, text in _KINDS if is_kind(mode)), "a device")
+
+
+def _content(descriptor: int) -> _Content:
+    """Read an open file, at most one byte more than a request may have."""
+    before = os.fstat(descriptor)
+    parts: list[bytes] = []
+    room = runfile.MAX_BYTES + 1
+    while room and (part := os.read(descriptor, room)):
+        parts.append(part)
+        room -= len(part)
+    data = b"".join(parts)
+    after = os.fstat(descriptor)
+    changed = (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(data) != after.st_size
+    return _Content(after, syscalls.birth_time_ns(descriptor), data, changed)
+
+
+def _identity(rundir: int, name: str) -> bytes | None:
+    """Return the identity of what has this name; None if it is nothing that can have been accepted."""
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=rundir)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in _FAULTS_OF_A_FILE:
+            return None
+        raise
+    try:
+        return _content(descriptor).identity if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
+
+
+def _exists(rundir: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=rundir, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _put_back(rundir: int, private: str, name: str | None = None) -> None:
+    """Make a file a request again, under its own name if that is free."""
+    if name is not None:
+        with suppress(OSError):
+            syscalls.rename_noreplace(rundir, private, rundir, name)
+            return
+    setaside.move(rundir, private, rundir, f"{secrets.token_hex(8)}{setaside.SUFFIX}")
