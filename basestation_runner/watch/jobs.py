@@ -1,0 +1,387 @@
+"""What becomes of accepted requests: from the ledger to the helper and back, until each job has ended.
+
+Runs on the loop and never waits. Memory changes at once; what the outside sees (dispatches, acknowledgements, log
+lines) follows the commit that makes it durable.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import asdict
+
+from basestation_runner import runfile
+from basestation_runner.watch.dispatcher import Job
+from basestation_runner.watch.ledger import Intake, NewJob
+from basestation_runner.watch.states import Event, ForbiddenError, State, advance
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from basestation_runner.config.model import Config, Site
+    from basestation_runner.protocol import Message
+    from basestation_runner.watch.completions import Completions
+    from basestation_runner.watch.dispatcher import Choice, Dispatcher
+    from basestation_runner.watch.helper import Helper
+    from basestation_runner.watch.inbox import Taken
+    from basestation_runner.watch.ledger import Ledger, Unfinished
+
+FIRST_DELAY: Final = 0.5
+LONGEST_DELAY: Final = 60.0
+SUMMED_FOR: Final = 60.0
+"""Seconds in which a reason to postpone jobs of a site is logged once, and then as a number of jobs."""
+IDS_PER_FRAME: Final = 1000
+SETTLED_AGAIN: Final = 1000
+"""Ended jobs that the helper is told of again after a reconnect: it may have missed the first word."""
+HELPER_AWAY: Final = "the helper is not reachable"
+REBOOTED: Final = "the host was restarted while it ran"
+MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
+
+_NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib")
+_SECONDS: Final = ("started_at", "ended_at", "user_seconds", "system_seconds")
+
+
+class Jobs:
+    """All jobs that have not ended, and the way of each."""
+
+    def __init__(  # noqa: PLR0913 - the parts that a job's way leads through
+        self,
+        config: Config,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        ledger: Ledger,
+        dispatcher: Dispatcher,
+        completions: Completions,
+        boot: str,
+        log: FilteringBoundLogger,
+        wake: Callable[[], None],
+        on_room: Callable[[str], None],
+    ) -> None:
+        """`wake` asks for a turn of the loop that ends in a commit; `on_room`: fewer jobs of a site wait."""
+        self._config = config
+        self._loop = loop
+        self._ledger = ledger
+        self._dispatcher = dispatcher
+        self._completions = completions
+        self._boot = boot
+        self._log = log
+        self._wake = wake
+        self._on_room = on_room
+        self._in_flight: dict[str, Job] = {}  # starting and running ones
+        self._settled: list[str] = []
+        self._postponed: Counter[tuple[str, str]] = Counter()
+        self._digests = {name: config.digest(name) for name in config.sites}
+        self._helper: Helper | None = None
+
+    def attach(self, helper: Helper) -> None:
+        """Say who starts the jobs."""
+        self._helper = helper
+
+    def recover(self) -> None:
+        """Take up what the ledger holds."""
+        for known in self._ledger.unfinished():
+            job = self._recovered(known)
+            self._dispatcher.add(job)
+            if job.state is not State.QUEUED:
+                self._in_flight[job.job_id] = job
+
+    def queued(self, site: str) -> int:
+        """Return how many jobs of a site wait."""
+        return self._dispatcher.queued(site)
+
+    def reason(self, job: Job) -> str:
+        """Say in a person's words why a job waits."""
+        return self._dispatcher.reason(job) if self._helper_is_up else HELPER_AWAY
+
+    @property
+    def summary(self) -> str:
+        """How many jobs there are, in words."""
+        away = "" if self._helper_is_up else ", helper not reachable"
+        return f"{self._dispatcher.total_running} running, {self._dispatcher.total_queued} queued{away}"
+
+    def accept(self, site: Site, taken: Taken, rundir: int) -> Intake:
+        """Make a job of a request. It counts once it is committed."""
+        job_id, request = str(uuid.uuid4()), taken.request
+        intake = Intake(job_id=job_id, site=site.name, name=taken.name, rundir=rundir, identity=taken.identity)
+        new = NewJob(
+            job_id=job_id,
+            site=site.name,
+            application=taken.application.name,
+            script=request.script,
+            home=request.home,
+            mission_dir=request.mission_dir,
+            log_file=request.log_file,
+            args=request.args,
+            submitter=taken.submitter,
+            request=taken.name,
+        )
+        seq = self._ledger.accept(new, intake, now=time.time())
+        job = Job(
+            seq=seq,
+            job_id=job_id,
+            site=site.name,
+            application=new.application,
+            script=new.script,
+            queue=_queue(site, new),
+            interactive=taken.application.priority == "interactive",
+        )
+        self._dispatcher.add(job)
+        self._ledger.after(
+            partial(
+                self._log.info, "request accepted", site=site.name, job_id=job_id, request=taken.name, script=new.script
+            )
+        )
+        self._wake()
+        return intake
+
+    def choose(self) -> None:
+        """Start what may start: called in each turn, before the commit."""
+        while self._helper_is_up:
+            choice = self._dispatcher.next()
+            if choice is None:
+                return
+            job = choice.job
+            job.state = advance(job.state, Event.DISPATCH)
+            self._in_flight[job.job_id] = job
+            self._ledger.starting(job.seq, boot=self._boot, now=time.time())
+            self._ledger.after(partial(self._dispatch, choice))
+            self._on_room(job.site)
+
+    def on_up(self) -> None:
+        """The helper can be asked: learn what was missed, and tell it what has ended."""
+        self._settled.extend(self._ledger.last_ended(SETTLED_AGAIN))
+        self._tell_settled()
+        for job_ids in _portions(list(self._in_flight)):
+            self._send({"request": "inquire", "job_ids": job_ids})
+        self._wake()
+
+    def on_event(self, message: Message) -> None:
+        """The helper says something of a job."""
+        job_id, kind = message.get("job_id"), message.get("event")
+        job = self._dispatcher.job(job_id) if isinstance(job_id, str) else None
+        if job is not None:
+            try:
+                self._happens(job, kind, message)
+            except (ForbiddenError, _UnknownEventError) as error:
+                self._log.error("helper's word makes no sense", site=job.site, job_id=job.job_id, reason=str(error))
+            self._wake()
+        elif isinstance(job_id, str) and (state := self._ledger.state(job_id)) is not None and state.is_final:
+            if kind != "started":  # the helper has missed that we know
+                self._settle(job_id)
+                self._wake()
+        else:
+            self._log.warning("helper speaks of an unknown job", job_id=job_id, kind=kind)
+
+    # One job
+
+    def _happens(self, job: Job, kind: object, message: Message) -> None:
+        reason = str(message.get("reason") or "no reason was given")
+        match kind:
+            case "started":
+                self._started(job, _whole(message.get("pid")) or 0, _seconds(message.get("started_at")) or time.time())
+            case "ended":
+                self._ended(job, _record(message.get("record")))
+            case "lost":
+                self._given_up(job, Event.LOST, reason)
+            case "refused":
+                self._given_up(job, Event.REFUSED, reason)
+            case "temporary":
+                self._postpone(job, reason)
+            case "never_started":
+                self._never_started(job)
+            case _:
+                raise _UnknownEventError(f"{kind!r} is not an event")
+
+    def _started(self, job: Job, pid: int, started_at: float) -> None:
+        was = job.state
+        job.state = advance(job.state, Event.STARTED)
+        job.postponed = 0
+        job.postponed_because = None
+        if was is State.QUEUED:  # put back, and it runs all the same
+            self._dispatcher.resume(job)
+        self._in_flight[job.job_id] = job
+        self._ledger.running(job.seq, pid=pid, started_at=started_at)
+        if was is not State.RUNNING:
+            self._ledger.after(partial(self._log.info, "job started", site=job.site, job_id=job.job_id, pid=pid))
+
+    def _ended(self, job: Job, record: dict[str, Any]) -> None:
+        code, signal = record.get("exit_code"), record.get("signal")
+        if code is None and signal is None:  # never taken for 0
+            self._given_up(job, Event.LOST, "its exit code is not known")
+            return
+        job.state = advance(job.state, Event.SUCCEEDED if code == 0 and signal is None else Event.FAILED)
+        now = time.time()
+        self._ledger.ended(job.seq, job.state, record, now=now)
+        self._leaves(job)
+        result = {"exit_code": code} if signal is None else {"signal": signal}
+        if record.get("started_at") is not None:
+            result["seconds"] = round((record.get("ended_at") or now) - record["started_at"], 3)
+        log = self._log.info if job.state is State.SUCCEEDED else self._log.warning
+        self._ledger.after(partial(log, "job ended", site=job.site, job_id=job.job_id, script=job.script, **result))
+        summary = {**record, "job_id": job.job_id}
+        self._ledger.after(partial(self._completions.write, job.site, job.script, summary))
+
+    def _given_up(self, job: Job, event: Event, reason: str) -> None:
+        job.state = advance(job.state, event)
+        self._ledger.given_up(job.seq, job.state, reason, now=time.time())
+        self._leaves(job)
+        self._ledger.after(
+            partial(
+                self._log.warning,
+                f"job {job.state}",
+                site=job.site,
+                job_id=job.job_id,
+                script=job.script,
+                reason=reason,
+            )
+        )
+
+    def _leaves(self, job: Job) -> None:
+        """The job has ended: its queue goes on, and the helper may forget it once that is durable."""
+        self._in_flight.pop(job.job_id, None)
+        self._dispatcher.remove(job)
+        self._on_room(job.site)
+        self._settle(job.job_id)
+
+    def _postpone(self, job: Job, reason: str) -> None:
+        """Not now: the job keeps its place and is tried again, later each time."""
+        job.state = advance(job.state, Event.POSTPONED)
+        job.postponed += 1
+        job.postponed_because = reason
+        self._back(job, reason)
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(job.postponed - 1, 10))
+        self._loop.call_later(delay, self._retry, job)
+        self._sum_up(job, reason)
+
+    def _never_started(self, job: Job) -> None:
+        """The helper knows nothing of a dispatch: it can be repeated, unless a restart of the host lies between."""
+        if job.from_before_boot:
+            self._given_up(job, Event.LOST, REBOOTED)
+        elif job.state is State.RUNNING:
+            self._given_up(job, Event.NEVER_STARTED, MARK_GONE)
+        else:
+            job.state = advance(job.state, Event.NEVER_STARTED)
+            self._back(job, None)
+            self._retry(job)
+
+    def _back(self, job: Job, reason: str | None) -> None:
+        self._in_flight.pop(job.job_id, None)
+        self._dispatcher.put_back(job)
+        self._ledger.postponed(job.seq, reason)
+
+    def _retry(self, job: Job) -> None:
+        self._dispatcher.retry(job)
+        self._wake()
+
+    def _recovered(self, known: Unfinished) -> Job:
+        site = self._config.sites.get(known.site)
+        application = self._config.applications.get(known.application)
+        job = Job(
+            seq=known.seq,
+            job_id=known.job_id,
+            site=known.site,
+            application=known.application,
+            script=known.script,
+            queue=(known.site, known.mission_dir, known.script) if site is None else _queue(site, known),
+            interactive=application is not None and application.priority == "interactive",
+            state=known.state,
+            from_before_boot=known.state is not State.QUEUED and known.boot != self._boot,
+        )
+        if site is None:
+            job.held = f"site {known.site} is not configured"
+        elif application is None or application.name not in site.applications:
+            job.held = f"application {known.application} is not defined for its site"
+        return job
+
+    # The helper
+
+    @property
+    def _helper_is_up(self) -> bool:
+        return self._helper is not None and self._helper.is_up
+
+    def _send(self, message: Mapping[str, object]) -> None:
+        if self._helper is not None:
+            self._helper.send(message)
+
+    def _dispatch(self, choice: Choice) -> None:
+        """Ask the helper to start a job. If it is away now, it is asked about the job when it is back."""
+        job = choice.job
+        self._send(
+            {
+                "request": "dispatch",
+                **asdict(self._ledger.dispatch(job.seq)),
+                "digest": self._digests[job.site],
+                "queue_length": choice.queue_length,
+            }
+        )
+
+    def _settle(self, job_id: str) -> None:
+        """Tell the helper, after the commit, that a job's end is known."""
+        if not self._settled:
+            self._ledger.after(self._tell_settled)
+        self._settled.append(job_id)
+
+    def _tell_settled(self) -> None:
+        settled, self._settled = self._settled, []
+        for job_ids in _portions(settled):
+            self._send({"request": "settled", "job_ids": job_ids})
+
+    # A reason that repeats
+
+    def _sum_up(self, job: Job, reason: str) -> None:
+        key = (job.site, reason)
+        if key in self._postponed:
+            self._postponed[key] += 1
+            return
+        self._postponed[key] = 0
+        self._loop.call_later(SUMMED_FOR, self._summed_up, key)
+        self._ledger.after(partial(self._log.warning, "job postponed", site=job.site, job_id=job.job_id, reason=reason))
+
+    def _summed_up(self, key: tuple[str, str]) -> None:
+        count = self._postponed.pop(key)
+        if count:
+            site, reason = key
+            self._log.warning("jobs postponed", site=site, times=count, reason=reason)
+            self._postponed[key] = 0
+            self._loop.call_later(SUMMED_FOR, self._summed_up, key)
+
+
+class _UnknownEventError(Exception):
+    """The helper says something that is not in the protocol."""
+
+
+def _queue(site: Site, job: NewJob | Unfinished) -> tuple[str, ...]:
+    """Return the key of the queue that a job belongs to."""
+    if not site.queue_scripts:
+        return (site.name,)
+    return (site.name, job.mission_dir, job.script, runfile.glider(job.home))
+
+
+def _portions(job_ids: list[str]) -> Iterator[list[str]]:
+    """Cut a list of ids so that each part fits a frame."""
+    for start in range(0, len(job_ids), IDS_PER_FRAME):
+        yield job_ids[start : start + IDS_PER_FRAME]
+
+
+def _whole(value: object) -> int | None:
+    """Return a number that fits the ledger; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 << 62 else None
+
+
+def _record(value: object) -> dict[str, Any]:
+    """Return an exit record of which the fields that are used have their types, or are None."""
+    record = dict(value) if isinstance(value, dict) else {}
+    record.update({field: _whole(record.get(field)) for field in _NUMBERS})
+    record.update({field: _seconds(record.get(field)) for field in _SECONDS})
+    return record
