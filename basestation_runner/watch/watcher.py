@@ -1,0 +1,268 @@
+"""The watcher, put together: sites, jobs, helper, and the turns of the loop that end in a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from basestation_runner import nss
+from basestation_runner.errors import RunnerError
+from basestation_runner.watch.completions import Completions
+from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
+from basestation_runner.watch.helper import Helper
+from basestation_runner.watch.inotify import Watches
+from basestation_runner.watch.jobs import Jobs
+from basestation_runner.watch.lanes import Lanes
+from basestation_runner.watch.ledger import Ledger, LedgerError
+from basestation_runner.watch.sites import Shared, Sites, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from basestation_runner.config.model import Config
+    from basestation_runner.systemd import Notifier
+    from basestation_runner.watch.options import WatchOptions
+
+STOP_PATIENCE: Final = 5.0
+FIRST_RETRY: Final = 0.5
+LONGEST_RETRY: Final = 15.0
+STATUS_PAUSE: Final = 0.5
+ACCOUNTS_PATIENCE: Final = 60.0
+ACCOUNTS_PAUSE: Final = 1.0
+
+
+class Watcher:
+    """One running watcher. Make it on the loop that it is to run on."""
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        config: Config,
+        *,
+        log: FilteringBoundLogger,
+        notifier: Notifier,
+        timing: Timing | None = None,
+    ) -> None:
+        """Open the ledger and what else is needed; nothing happens before `run`. Raises RunnerError."""
+        timing = timing or Timing()
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._log = log
+        self._notifier = notifier
+        self._stop = asyncio.Event()
+        self._is_ready = False
+        self._is_held = False
+        self._turn: asyncio.Handle | None = None
+        self._retry_delay = FIRST_RETRY
+        self._status_timer: asyncio.TimerHandle | None = None
+        self._told = ""
+
+        self.ledger = Ledger(options.state_dir)
+        self.completions = Completions(options.job_completions_log, log)
+        self.watches = Watches(
+            self._loop,
+            on_overflow=lambda: self.sites.scan(),  # noqa: PLW0108 - `sites` is made later
+            on_unclaimed=lambda: self.sites.unclaimed(),  # noqa: PLW0108
+        )
+        self.lanes = Lanes(self._loop, deadline=timing.hung)
+        self.jobs = Jobs(
+            config,
+            loop=self._loop,
+            ledger=self.ledger,
+            dispatcher=Dispatcher(
+                Limits(
+                    normal=options.max_running,
+                    interactive=INTERACTIVE_PER_CORE * len(os.sched_getaffinity(0)),
+                    per_site={
+                        name: site.max_running for name, site in config.sites.items() if site.max_running is not None
+                    },
+                )
+            ),
+            completions=self.completions,
+            boot=boot_id(),
+            log=log,
+            wake=self.wake,
+            on_room=lambda site: self.sites.has_room(site),  # noqa: PLW0108
+        )
+        self.helper = Helper(
+            options.priv_exec_socket,
+            loop=self._loop,
+            watches=self.watches,
+            log=log,
+            on_up=self.jobs.on_up,
+            on_event=self.jobs.on_event,
+        )
+        self.jobs.attach(self.helper)
+        shared = Shared(
+            loop=self._loop,
+            lanes=self.lanes,
+            watches=self.watches,
+            ledger=self.ledger,
+            jobs=self.jobs,
+            log=log,
+            timing=timing,
+            max_queued=options.max_queued,
+            wake=self.wake,
+        )
+        self.sites = Sites(config, shared, on_change=self._tell_soon)
+
+    def stop(self) -> None:
+        """Have `run` come to its end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve the sites until `stop` is called. Raises RunnerError when an account does not exist."""
+        try:
+            if not await self._accounts_exist():
+                return
+            self.jobs.recover()
+            self.helper.start()
+            self.sites.start()
+            if await self._until_stopped(self.sites.decided):
+                self._is_ready = True
+                self._told = self._status
+                self._notifier.ready(self._told)
+                self._log.info("ready", status=self._told)
+                await self._stop.wait()
+            self._log.info("stopping")
+            self._notifier.stopping()
+            await self.sites.stop(self._commit, STOP_PATIENCE)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for handle in (self._turn, self._status_timer):
+            if handle is not None:
+                handle.cancel()
+        self.helper.stop()
+        self.watches.close()
+        self.lanes.close()
+        self.completions.close()
+        self.ledger.close()
+
+    # Turns
+
+    def wake(self) -> None:
+        """Something changed: when what is ready now has run, choose jobs and commit."""
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self.jobs.choose()
+        self._commit()
+        self._tell_soon()
+
+    def _commit(self) -> None:
+        """Make durable what has happened, then do what waited for that."""
+        try:
+            due = self.ledger.commit()
+        except LedgerError as error:
+            self._hold(str(error))
+            return
+        if self._is_held:
+            self._is_held = False
+            self._retry_delay = FIRST_RETRY
+            self._log.warning("ledger can be written again")
+            if not self._stop.is_set():
+                self.sites.go_on()
+        for action in due:
+            try:
+                action()
+            except Exception:  # noqa: BLE001 - the others must be done all the same
+                self._log.exception("internal error after a commit")
+
+    def _hold(self, reason: str) -> None:
+        """The ledger cannot be written: accept nothing, acknowledge nothing, start nothing, and try again."""
+        if not self._is_held:
+            self._is_held = True
+            self.sites.pause()
+            self._log.error("ledger cannot be written: nothing is accepted or started", reason=reason)
+        if self._turn is None:
+            self._turn = self._loop.call_later(self._retry_delay, self._take_turn)
+            self._retry_delay = min(self._retry_delay * 2, LONGEST_RETRY)
+
+    # Status
+
+    @property
+    def _status(self) -> str:
+        pending = sum(site.reason is not None for site in self.sites)
+        watching = len(self._config.sites) - pending
+        sites = f"{watching} site{'' if watching == 1 else 's'} watching"
+        held = "; the ledger cannot be written" if self._is_held else ""
+        return f"{sites}{f', {pending} pending' if pending else ''}; {self.jobs.summary}{held}"
+
+    def _tell_soon(self) -> None:
+        if self._is_ready and self._status_timer is None:
+            self._status_timer = self._loop.call_later(STATUS_PAUSE, self._tell)
+
+    def _tell(self) -> None:
+        self._status_timer = None
+        status = self._status
+        if status != self._told:
+            self._told = status
+            self._notifier.status(status)
+
+    # Starting
+
+    async def _until_stopped(self, event: asyncio.Event, patience: float | None = None) -> bool:
+        """Wait for an event; return whether it came before `stop` and within `patience`."""
+        waits = {self._loop.create_task(each.wait()) for each in (event, self._stop)}
+        await asyncio.wait(waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return event.is_set() and not self._stop.is_set()
+
+    async def _accounts_exist(self) -> bool:
+        """Wait until all sites' accounts are known: directory services come up late. Returns False when stopped.
+
+        Raises RunnerErrors when some are still unknown after ACCOUNTS_PATIENCE.
+        """
+        until = self._loop.time() + ACCOUNTS_PATIENCE
+        has_said = False
+        while faults := await self._unknown_accounts():
+            if self._stop.is_set():
+                return False
+            if self._loop.time() > until:
+                raise ExceptionGroup("accounts", [RunnerError(fault) for fault in faults])
+            if not has_said:
+                has_said = True
+                self._log.warning("accounts are waited for", patience_seconds=ACCOUNTS_PATIENCE, reasons=faults)
+            await self._until_stopped(asyncio.Event(), ACCOUNTS_PAUSE)
+        return True
+
+    async def _unknown_accounts(self) -> list[str]:
+        """Look all accounts up, off the loop; return what is wrong."""
+        answer: asyncio.Future[list[str]] = self._loop.create_future()
+
+        def hung(doing: str) -> None:
+            answer.set_result([f"{doing} does not answer"])
+
+        lane = self.lanes.lane(on_hung=hung, on_late=lambda _: None)
+        lane.submit(lambda: _unknown_accounts(self._config, lane.progress), answer.set_result, answer.set_exception)
+        return await answer
+
+
+def boot_id() -> str:
+    """Return what tells one boot of this host from another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _unknown_accounts(config: Config, get_on: Callable[[str], None]) -> list[str]:
+    """Return, as sentences, which accounts and groups of sites do not exist. Blocking."""
+    faults = []
+    for site in config.sites.values():
+        get_on("the name service")
+        group = site.groups[0] if site.groups else None
+        try:
+            if nss.account(site.runner_user) is None:
+                faults.append(f"there is no account {site.runner_user} (runner_user of site {site.name})")
+            if isinstance(group, str) and nss.group(group) is None:
+                faults.append(f"there is no group {group} (the first of groups of site {site.name})")
+        except nss.LookupFailedError as error:
+            faults.append(f"the name service does not answer: {error} (site {site.name})")
+    return faults
