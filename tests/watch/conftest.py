@@ -1,0 +1,302 @@
+"""A watcher on a loop of its own in a thread, and a helper of which each test says what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import tempfile
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from basestation_runner import protocol
+from basestation_runner.config.model import Config, Site
+from basestation_runner.config.profiles import builtin_profiles
+from basestation_runner.systemd import Notifier
+from basestation_runner.watch.options import WatchOptions
+from basestation_runner.watch.sites import Timing
+from basestation_runner.watch.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEADLINE = 20.0
+ME = pwd.getpwuid(os.geteuid()).pw_name
+ALL = ("base", "base-login", "early-gps")
+
+
+def until(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for a condition; fail when it does not come true."""
+    end = time.monotonic() + DEADLINE
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"waited in vain for {what or condition}")
+        pause.wait(0.002)
+
+
+class FakeHelper:
+    """Speaks the helper's side of the protocol. What a dispatch leads to is `on_dispatch`'s to say."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, socket: Path) -> None:
+        self.loop = loop
+        self.socket = socket
+        self.dispatched: list[dict[str, Any]] = []
+        self.settled: list[str] = []
+        self.inquired: list[str] = []
+        self.ends: dict[str, dict[str, Any]] = {}  # survives a restart, as exit records do
+        self.running: set[str] = set()  # as claims and keepers do
+        self.on_dispatch: Callable[[dict[str, Any]], None] = self.run
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Transport] = set()
+
+    # What a test may have done on a dispatch
+
+    def run(self, message: dict[str, Any]) -> None:
+        """Start the job, and end it at once."""
+        self.hold(message)
+        self.finish(message["job_id"])
+
+    def hold(self, message: dict[str, Any]) -> None:
+        """Start the job."""
+        job_id = message["job_id"]
+        self.running.add(job_id)
+        self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
+
+    # What a test does to a running helper
+
+    def finish(self, job_id: str, exit_code: int | None = 0, signal: int | None = None) -> None:
+        self.running.discard(job_id)
+        self.ends[job_id] = {
+            "job_id": job_id,
+            "exit_code": exit_code,
+            "signal": signal,
+            "pid": 4711,
+            "started_at": time.time() - 1,
+            "ended_at": time.time(),
+            "user_seconds": 0.5,
+            "system_seconds": 0.25,
+            "max_rss_kib": 2048,
+            "log_tail": "",
+        }
+        self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.loop.call_soon_threadsafe(self._say, message)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        for transport in self._connections:
+            transport.write(protocol.encode(message))
+
+    def start(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._start(), self.loop).result(DEADLINE)
+
+    async def _start(self) -> None:
+        with suppress(FileNotFoundError):
+            self.socket.unlink()
+        self._server = await self.loop.create_unix_server(lambda: _Serving(self), str(self.socket))
+
+    def kill(self) -> None:
+        """End as SIGKILL would have it: connections break, the socket's file stays, jobs live on."""
+
+        async def kill() -> None:
+            if self._server is not None:
+                self._server.close()
+            for transport in tuple(self._connections):
+                transport.abort()
+
+        asyncio.run_coroutine_threadsafe(kill(), self.loop).result(DEADLINE)
+
+    def has(self, message: dict[str, Any], transport: asyncio.Transport) -> None:
+        """Deal with one request."""
+        assert protocol.check_request(message)
+        match message["request"]:
+            case "hello":
+                self._connections.add(transport)
+                answer = {"reply": "hello", "ok": True, "version": protocol.VERSION, "pid": 1, "program": "fake"}
+                transport.write(protocol.encode(answer))
+            case "dispatch":
+                self.dispatched.append(message)
+                self.on_dispatch(message)
+            case "inquire":
+                self.inquired += message["job_ids"]
+                for job_id in message["job_ids"]:
+                    self.tell_of(job_id)
+            case "settled":
+                self.settled += message["job_ids"]
+
+    def tell_of(self, job_id: str) -> None:
+        if job_id in self.ends:
+            self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
+        elif job_id in self.running:
+            self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
+        else:
+            self.say({"event": "never_started", "job_id": job_id})
+
+    @property
+    def scripts(self) -> list[str]:
+        return [message["script"] for message in self.dispatched]
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        self._connections.discard(transport)
+
+
+class _Serving(asyncio.Protocol):
+    def __init__(self, helper: FakeHelper) -> None:
+        self.helper = helper
+        self.decoder = protocol.FrameDecoder()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for message in self.decoder.feed(data):
+            self.helper.has(message, self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self.helper.lost(self.transport)
+
+
+class Bench:
+    """Sites, rundirs, a helper and a watcher that can be started again."""
+
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.directory = directory
+        self.loop = loop
+        self.socket = directory / "helper.sock"
+        self.helper = FakeHelper(loop, self.socket)
+        self.capture = LogCapture()
+        self.timing = Timing(settle=0.05, pause=0.01, recheck=0.3, first_wait=0.02, hung=0.5)
+        self.max_running = 8
+        self.max_queued = 50_000
+        self.sites: dict[str, Site] = {}
+        self.watcher: Watcher | None = None
+        self._running: Any = None
+        (directory / "state").mkdir(mode=0o700)
+        self.until = until
+
+    def site(self, name: str, *, make: bool = True, **fields: Any) -> Path:  # noqa: ANN401 - the model's fields
+        """Add a site and make its rundir."""
+        rundir = self.directory / name
+        fields = {"watch_dir": str(rundir), "runner_user": ME, "applications": ALL, **fields}
+        self.sites[name] = Site(name=name, **fields)
+        if make:
+            rundir.mkdir()
+        return rundir
+
+    @property
+    def options(self) -> WatchOptions:
+        return WatchOptions(
+            sites_config=self.directory / "sites.yaml",
+            applications_config=None,
+            priv_exec_socket=self.socket,
+            control_socket=self.directory / "control.sock",
+            state_dir=self.directory / "state",
+            base_log=None,
+            log_format="text",
+            max_running=self.max_running,
+            max_queued=self.max_queued,
+            job_completions_log=self.directory / "completions.log",
+            debug=False,
+        )
+
+    def start(self, *, wait: bool = True) -> Watcher:
+        """Start a watcher and, unless told otherwise, wait until it is ready."""
+        log = structlog.wrap_logger(
+            structlog.PrintLogger(),
+            processors=[self.capture],
+            wrapper_class=structlog.make_filtering_bound_logger(0),
+        )
+        config = Config(sites=self.sites, applications=builtin_profiles().applications)
+        seen = len(self.events("ready"))
+
+        async def make() -> Watcher:
+            return Watcher(self.options, config, log=log, notifier=Notifier({}), timing=self.timing)
+
+        watcher = asyncio.run_coroutine_threadsafe(make(), self.loop).result(DEADLINE)
+        self.watcher = watcher
+        self._running = asyncio.run_coroutine_threadsafe(watcher.run(), self.loop)
+        if wait:
+            self.until(lambda: len(self.events("ready")) > seen or self._running.done(), "ready")
+            if self._running.done():
+                self._running.result()
+        return watcher
+
+    def stop(self) -> None:
+        if self.watcher is not None:
+            self.loop.call_soon_threadsafe(self.watcher.stop)
+            self._running.result(DEADLINE)
+            self.watcher = None
+
+    def on_loop(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - any function's result
+        """Call a function on the watcher's loop and return its result."""
+
+        async def call() -> Any:  # noqa: ANN401
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(DEADLINE)
+
+    def events(self, event: str, **fields: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - any log fields
+        """Return the log's lines of one event that have these fields."""
+        return [
+            dict(entry)
+            for entry in tuple(self.capture.entries)
+            if entry["event"] == event and all(entry.get(key) == value for key, value in fields.items())
+        ]
+
+    def drop(self, rundir: Path, name: str, text: str | None = None, *, script: str = "Base.py", n: int = 1) -> Path:
+        """Put a request into a rundir the way a careful client does: written beside it, then renamed."""
+        if text is None:
+            text = request(script=script, n=n)
+        with tempfile.NamedTemporaryFile("w", dir=rundir, prefix="tmp", delete=False) as file:
+            file.write(text)
+        path = rundir / name
+        Path(file.name).rename(path)
+        return path
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each job in the ledger by its request's name."""
+        import sqlite3  # noqa: PLC0415
+
+        database = sqlite3.connect(f"file:{self.directory}/state/ledger.db?mode=ro", uri=True)
+        try:
+            return dict(database.execute("SELECT request, state FROM jobs"))
+        finally:
+            database.close()
+
+
+def request(*, home: str = "/home/sg123", n: int = 1, script: str = "Base.py", args: str = "--verbose") -> str:
+    mission = f"{home}/mission{n}"
+    return f"{home} {mission} {mission}/baselog.log {script} {args}\n"
+
+
+@contextmanager
+def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A bench whose helper runs; what a test starts is stopped."""
+    with loop_thread() as loop:
+        made = Bench(tmp_path, loop)
+        made.helper.start()
+        yield made
+        made.stop()
+        made.helper.kill()
