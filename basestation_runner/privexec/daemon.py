@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGTERM
+from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, pthread_sigmask, signal
 from typing import Final
 
 import structlog
@@ -43,6 +43,7 @@ def run(options: HelperOptions) -> int:
         name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
     )
     proctitle.set_title("runner-privexec")
+    _hear_signals()
     changes = secure_helper()
     config = _config(options, privileged=changes)
     if changes:
@@ -84,6 +85,13 @@ def run(options: HelperOptions) -> int:
     for lock in locks:
         lock.close()
     return EXIT_OK
+
+
+def _hear_signals() -> None:
+    """Undo what whoever started us has ignored or blocked: keepers could not be waited for, their alarms not ring."""
+    for number in (SIGCHLD, SIGALRM):
+        signal(number, SIG_DFL)
+    pthread_sigmask(SIG_SETMASK, ())
 
 
 def _config(options: HelperOptions, *, privileged: bool) -> Config:
