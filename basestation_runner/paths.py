@@ -144,17 +144,18 @@ class Tree:
             if error.errno != errno.EXDEV:
                 raise
         # A link that is absolute or climbs above the root: see where it leads, and open only that, without any link.
-        root, below = self._root_of(os.path.realpath(path))
+        root, below = self._root_of(_resolved(path, flags), resolved=True)
         try:
             straight = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
             return syscalls.openat2(root, below, flags, mode=mode, resolve=straight)
         except OSError as error:
-            if error.errno in {errno.ELOOP, errno.EXDEV}:  # the link was exchanged since
+            if error.errno == errno.ELOOP:  # a directory has been exchanged for a link since
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path) from None
             raise
 
-    def _root_of(self, path: str) -> tuple[int, str]:
-        for root, descriptor in self._roots.items():
+    def _root_of(self, path: str, *, resolved: bool = False) -> tuple[int, str]:
+        for name, descriptor in self._roots.items():
+            root = path_of(descriptor) if resolved else name  # a root may be named through a link of the host's
             if lies_beneath(path, root):
                 return descriptor, str(PurePosixPath(path).relative_to(root))
         raise PathRefusedError("it is outside the site's tree")
@@ -163,6 +164,14 @@ class Tree:
 def path_of(descriptor: int) -> str:
     """Return the host's path of an open descriptor, as the kernel knows it."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def _resolved(path: str, flags: int) -> str:
+    """Return where `path` leads when every link is followed, as open(2) with these flags would. Raises OSError."""
+    if flags & os.O_CREAT:  # with O_EXCL: the last part need not exist, and is not followed
+        parent, name = os.path.split(path.rstrip("/"))
+        return os.path.join(os.path.realpath(parent, strict=True), name)
+    return os.path.realpath(path, strict=True)
 
 
 def _open_root(path: str) -> int:
@@ -187,11 +196,7 @@ def _open_root(path: str) -> int:
         if parent.st_uid != 0 or parent.st_mode & (S_IWGRP | S_IWOTH) or followed > _TRIES:
             os.close(here)
             raise PathRefusedError(f"{path} leads through a link that others than root can change")
-        steps = [*PurePosixPath(target).parts, *steps]
-        if steps[0] == "/":
-            os.close(here)
-            here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            del steps[0]
+        steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
     if not S_ISDIR(os.fstat(here).st_mode):
         os.close(here)
         raise PathRefusedError(f"{path} is not a directory")
