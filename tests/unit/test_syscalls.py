@@ -1,0 +1,153 @@
+"""The system calls that Python lacks, on real files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from basestation_runner import syscalls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def content(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def error_number(*arguments: object, **options: int) -> int | None:
+    with pytest.raises(OSError, match=r"Errno") as error:
+        syscalls.openat2(*arguments, **options)  # type: ignore[arg-type]
+    assert error.value.filename == arguments[1]
+    assert error.value.strerror == os.strerror(error.value.errno or 0)
+    return error.value.errno
+
+
+def test_a_file_below_a_directory_is_opened_and_not_inherited(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "näme").write_bytes(b"here")
+    descriptor = syscalls.openat2(directory, "näme", os.O_RDONLY, resolve=syscalls.RESOLVE_BENEATH)
+    assert not os.get_inheritable(descriptor)
+    assert content(descriptor) == b"here"
+
+
+def test_a_file_is_made_with_the_mode_that_is_asked_for(directory: int, tmp_path: Path) -> None:
+    before = os.umask(0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    os.close(syscalls.openat2(directory, "new", flags, resolve=syscalls.RESOLVE_BENEATH, mode=0o640))
+    os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o640
+    assert error_number(directory, "new", flags, resolve=syscalls.RESOLVE_BENEATH, mode=0o640) == errno.EEXIST
+
+
+def test_each_limit_of_resolution_has_its_own_error(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    beneath, links, magic = syscalls.RESOLVE_BENEATH, syscalls.RESOLVE_NO_SYMLINKS, syscalls.RESOLVE_NO_MAGICLINKS
+    assert error_number(directory, "missing", os.O_RDONLY, resolve=beneath) == errno.ENOENT
+    assert error_number(directory, "..", os.O_PATH, resolve=beneath) == errno.EXDEV
+    assert error_number(directory, "link", os.O_PATH, resolve=beneath) == errno.EXDEV
+    assert error_number(directory, "link", os.O_RDONLY, resolve=links) == errno.ELOOP
+    assert error_number(directory, f"/proc/self/fd/{directory}", os.O_RDONLY, resolve=magic) == errno.ELOOP
+
+
+def test_a_directory_can_stand_for_the_root(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/../file")
+    (tmp_path / "file").write_bytes(b"inside")
+    for path in ("/file", "../../file", "link"):
+        assert content(syscalls.openat2(directory, path, os.O_RDONLY, resolve=syscalls.RESOLVE_IN_ROOT)) == b"inside"
+
+
+def test_a_rename_replaces_nothing(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "there").write_text("there")
+    with pytest.raises(FileExistsError):
+        syscalls.rename_noreplace(directory, "old", directory, "there")
+    assert ((tmp_path / "old").read_text(), (tmp_path / "there").read_text()) == ("old", "there")
+
+
+def test_a_rename_moves_to_a_free_name_in_any_directory(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "below").mkdir()
+    below = os.open(tmp_path / "below", os.O_PATH)
+    syscalls.rename_noreplace(directory, "old", below, "new")
+    os.close(below)
+    assert (tmp_path / "below" / "new").read_text() == "old"
+    assert not (tmp_path / "old").exists()
+
+
+def test_a_rename_of_what_is_missing_is_an_error(directory: int) -> None:
+    with pytest.raises(FileNotFoundError):
+        syscalls.rename_noreplace(directory, "missing", directory, "new")
+
+
+def test_a_dangling_link_is_in_the_way_of_a_rename(directory: int, tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        syscalls.rename_noreplace(directory, "old", directory, "link")
+
+
+def test_the_birth_time_is_set_once_and_differs_between_files(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        born = syscalls.birth_time_ns(file.fileno())
+        if born is None:
+            pytest.skip("this filesystem does not know birth times")
+        os.utime(file.fileno(), ns=(1, 1))
+        (tmp_path / "file").chmod(0o600)
+        (tmp_path / "file").rename(tmp_path / "moved")
+        assert syscalls.birth_time_ns(file.fileno()) == born
+        assert born <= (tmp_path / "moved").stat().st_ctime_ns
+        # `stat` is another reader of the same fact.
+        seconds = subprocess.run(["stat", "-c", "%W", tmp_path / "moved"], stdout=subprocess.PIPE, check=True)
+        assert born // 1_000_000_000 == int(seconds.stdout)
+
+
+def test_a_filesystem_without_birth_times_says_none() -> None:
+    with Path("/proc/self/stat").open("rb") as file:
+        assert syscalls.birth_time_ns(file.fileno()) is None
+
+
+def test_a_descriptor_that_is_not_open_has_no_birth_time() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        syscalls.birth_time_ns(-1)
+
+
+KEYRINGS = """
+import json, os, re, sys
+sys.path.insert(0, sys.argv[1])
+from basestation_runner import syscalls
+
+def serial():
+    # KEYCTL_GET_KEYRING_ID of the session keyring, not made if missing.
+    return syscalls._libc.syscall(syscalls._SYS_KEYCTL[os.uname().machine], 0, -3, 0)
+
+before = serial()
+syscalls.join_new_session_keyring()
+first = serial()
+syscalls.join_new_session_keyring()
+print(json.dumps([before, first, serial()]))
+"""
+
+
+def test_a_process_leaves_its_session_keyring_for_one_of_its_own() -> None:
+    package = str(Path(syscalls.__file__).parents[1])
+    run = subprocess.run([sys.executable, "-ISc", KEYRINGS, package], capture_output=True, text=True, check=False)
+    if "[Errno 38]" in run.stderr:
+        pytest.skip("this kernel has no keyrings")
+    before, first, second = json.loads(run.stdout)
+    assert len({before, first, second}) == 3
+    assert min(first, second) > 0
