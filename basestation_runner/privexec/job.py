@@ -38,7 +38,7 @@ _SHOWN: Final = 500
 def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket, cache_dir: str) -> NoReturn:
     """Become the site, wait for the keeper's word, and execute the program or tell the keeper why not. Never returns.
 
-    Messages to the keeper: {"log", "readable"} with the log's descriptor, {"outcome": "ready", …} just before execve,
+    Messages to the keeper: {"readable", "start"} with the log's descriptor, {"outcome": "ready", …} just before execve,
     {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which is how the keeper learns of it.
     """
     try:
@@ -67,7 +67,8 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
     # First, so that every later reason can be written where the request's owner looks for it.
     with _about(f"the log {order.log_file}"):
         log, readable = tree.open_log(order.log_file, gid)
-    socket.send_fds(keeper, [json.dumps({"log": path_of(log), "readable": readable}).encode()], [log])
+    opened = {"readable": readable, "start": os.fstat(log).st_size}
+    socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
     with _about(f"the home directory {order.home}"):
         os.close(tree.open_directory(order.home))
     with _about(f"the mission directory {order.mission_dir}"):

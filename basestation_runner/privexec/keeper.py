@@ -213,7 +213,7 @@ def _await_exec(child: _Job) -> float:
             return time.time()
         message = json.loads(data)
         if descriptors:
-            child.log = _Log(descriptors[0], message["readable"], os.fstat(descriptors[0]).st_size)
+            child.log = _Log(descriptors[0], message["readable"], message["start"])
         else:
             child.outcome = message
 
