@@ -27,9 +27,10 @@ from basestation_runner.config.faults import ConfigErrors, Fault, dotted
 from basestation_runner.config.rules import Step, describe
 from basestation_runner.text import quoted
 
-MAX_BYTES = 2 << 20
+MAX_BYTES = 1 << 20
+MAX_LINE = 32768  # characters: ruamel's time for a tag grows with the square of its length
 MAX_DEPTH = 20
-MAX_NODES = 200_000  # counted after aliases are expanded: about ten times what 1,000 sites need
+MAX_NODES = 100_000  # counted after aliases are expanded: about five times what 1,000 sites need
 MAX_NUMBER = 100  # characters; what is longer stays a text
 
 Position = tuple[int, int]
@@ -93,14 +94,18 @@ class Document:
 def parse(source: Source) -> Document:
     """Given a file's bytes, return its document. Raise ConfigErrors with one fault if it cannot be read as YAML."""
     text = _decoded(source)
-    lengths = tuple(len(line) for line in text.split("\n")[: text.count("\n") + (not text.endswith("\n"))]) or (0,)
+    lengths = tuple(len(line) for line in text.removesuffix("\n").split("\n"))
     reader = _Reader(source.path, lengths)
+    if max(lengths) > MAX_LINE:
+        reader.refuse("the line is too long", f"at most {MAX_LINE} characters", at=(lengths.index(max(lengths)) + 1, 1))
     events = YAML(typ="safe", pure=True).parse(text)
     try:
         data, place = reader.document(events)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        reader.refuse(*_syntax(error), at=(mark.line + 1, mark.column + 1) if mark else (1, 1))
+        reader.refuse(*_syntax(error), at=(mark.line + 1, mark.column + 1) if mark else reader.last)
+    except (ValueError, OverflowError):  # how ruamel takes "\UFFFFFFFF": without a position
+        reader.refuse("not valid YAML: what follows holds a character that does not exist", at=reader.last)
     finally:
         events.close()
     return Document(source.path, data, place, lengths, tuple(reader.faults))
@@ -180,6 +185,7 @@ class _Reader:
     faults: list[Fault] = Factory(list)
     anchors: dict[str, _Value | None] = Factory(dict)
     nodes: int = 0
+    last: Position = (1, 1)
 
     def refuse(self, what: str, hint: str = "", *, at: Position) -> NoReturn:
         _refuse(self.file, _inside(self.lengths, *at), what, hint)
@@ -220,6 +226,7 @@ class _Reader:
         return value
 
     def count(self, event: Event, nodes: int, deepest: int) -> None:
+        self.last = _start(event)
         self.nodes += nodes
         if self.nodes > MAX_NODES:
             self.refuse("the file holds too many values", f"at most {MAX_NODES}, aliases expanded", at=_start(event))

@@ -36,6 +36,7 @@ class ConfigErrors(RunnerError):  # noqa: N818 - it holds several
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
         super().__init__(f"the configuration is not valid: {count}")
+        self.args = (self.faults,)  # what a copy or a pickle is made from
 
     def __str__(self) -> str:
         return "\n".join([self.what, *map(str, self.faults)])

@@ -196,7 +196,7 @@ def _directory_name(value: object, kind: str, hint: str) -> str:
 
 def account(value: object) -> str:
     hint = "the name of an account that only this site's jobs use"
-    if (value == 0 and not isinstance(value, bool)) or value in {"root", "0"}:
+    if isinstance(value, int | str) and not isinstance(value, bool) and value in {0, "0", "root"}:
         raise RuleError("jobs never run as root", hint)
     return _directory_name(value, "an account's name", hint)
 
