@@ -4,6 +4,7 @@ Everything lies below one directory and goes with it, processes included.
 """
 
 import contextlib
+import grp
 import io
 import os
 import pwd
@@ -97,7 +98,7 @@ class Installation:
         """Make what a package and its units would have made."""
         for path in (self.top, self.sites_config.parent, self.scripts, self.top / "run", self.top / "state", self.logs):
             self.make_directory(path)
-        helper, watcher = self._daemon(HELPER), self._daemon(WATCHER)
+        helper, watcher = self.account(HELPER), self.account(WATCHER)
         self.make_directory(self.helper_socket.parent, helper, WATCHER)
         self.make_directory(self.control_socket.parent, watcher)
         self.make_directory(self.helper_state, helper, mode=0o700)
@@ -158,7 +159,7 @@ class Installation:
         self.make_directory(watch_dir, account, group, mode=0o2775)
         entry = {
             "watch_dir": str(watch_dir),
-            "runner_user": account.name if account else pwd.getpwuid(os.getuid()).pw_name,
+            "runner_user": account.name if account else _user_name(os.getuid()),
             **({} if layout == "plain" else {"jail_root": str(base), "jailed": layout == "jailed"}),
             "python_version": self.program.python,
             "basestation_dir": str(self.scripts),
@@ -186,6 +187,10 @@ class Installation:
         for path in (home, *(home / mission for mission in missions)):
             self.make_directory(path, account, site.group, mode=0o2770)
         return home
+
+    def account(self, name: str) -> Account | None:
+        """Return the sandbox's account of this name; None where everything runs as the caller."""
+        return self._accounts.user(name) if self._accounts else None
 
     def drop(self, site: Site, text: str, *, by: Account | None, name: str | None = None) -> Drop:
         """Write a request into the site's rundir as a client does: in place, as that client's account."""
@@ -232,8 +237,8 @@ class Installation:
         with (self.top / "owners.txt").open("w") as listing:
             for path in sorted(self.top.rglob("*")):
                 facts = path.lstat()
-                name = f"{path.owner()}:{path.group()}"
-                listing.write(f"{stat.filemode(facts.st_mode)} {name:40} {path.relative_to(self.top)}\n")
+                whose = f"{_user_name(facts.st_uid)}:{_group_name(facts.st_gid)}"
+                listing.write(f"{stat.filemode(facts.st_mode)} {whose} {path.relative_to(self.top)}\n")
         shutil.copytree(self.top, directory, symlinks=True, ignore=_special_files, dirs_exist_ok=True)
         for folder, _subfolders, files in os.walk(directory):
             Path(folder).chmod(0o755)
@@ -267,7 +272,7 @@ class Installation:
             **({"--watcher-user": WATCHER} if self._accounts else {}),
         }
         words = [*(command or self.program.command), "privexec", *_words(options), *arguments]
-        identity = Identity(self._daemon(account), tuple(capabilities))
+        identity = Identity(self.account(account), tuple(capabilities))
         return self._start("helper", words, identity, environment, wait=wait)
 
     def start_watcher(
@@ -289,7 +294,7 @@ class Installation:
             "--log-format": "json",
         }
         words = [*(command or self.program.command), "watch", *_words(options), *arguments]
-        return self._start("watcher", words, Identity(self._daemon(account)), environment, wait=wait)
+        return self._start("watcher", words, Identity(self.account(account)), environment, wait=wait)
 
     def start(
         self,
@@ -326,9 +331,6 @@ class Installation:
             daemon.wait_ready()
         return daemon
 
-    def _daemon(self, name: str) -> Account | None:
-        return self._accounts.user(name) if self._accounts else None
-
     def _strays(self) -> Iterator[int]:
         """Yield the processes of the sandbox's accounts, for instance jobs whose helper and keeper were killed."""
         if self._accounts is None:
@@ -345,6 +347,20 @@ class Installation:
 
 def _words(options: Mapping[str, object]) -> list[str]:
     return [str(word) for pair in options.items() for word in pair]
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _special_files(folder: str, names: list[str]) -> set[str]:

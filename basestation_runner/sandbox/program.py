@@ -45,8 +45,9 @@ class Program:
 
 
 def in_place() -> Program:
-    """Return the program as it runs now, for daemons that run as the caller."""
-    return Program((sys.executable, "-m", "basestation_runner"), _interpreter())
+    """Return the program as it is found now, for daemons that run as the caller."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from basestation_runner.cli import main; sys.exit(main())"
+    return Program((sys.executable, "-c", code), _interpreter())
 
 
 def install(directory: Path) -> Program:

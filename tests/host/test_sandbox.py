@@ -168,31 +168,30 @@ def test_two_sandboxes_side_by_side_share_no_number_and_change_nothing_outside()
     code = """
 from basestation_runner.sandbox import with_accounts
 with with_accounts() as sandbox, sandbox.installation() as installation:
-    print(installation.add_site("one", "srv/one").account.uid, flush=True)
+    print(installation.add_site("one", "srv/one").account.uid, sandbox.root, flush=True)
     input()
 """
     before = outside()
     with contextlib.ExitStack() as cleanup:
         others = [
             cleanup.enter_context(
-                subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
             for _ in range(2)
         ]
-        uids = {other.stdout.readline() for other in others if other.stdout}
-        assert len(uids) == 2
-        assert b"" not in uids
-        assert outside()[:2] == before[:2]
+        uids, roots = zip(*(other.stdout.readline().split() for other in others if other.stdout), strict=True)
+        assert len(set(uids)) == 2
+        assert outside() == before
+        assert [list(Path(root).iterdir()) for root in roots] == [[], []]
         for other in others:
-            other.communicate(b"\n")
+            other.communicate("\n")
             assert other.returncode == 0
-    assert outside() == before
+    assert not any(Path(root).exists() for root in roots)
 
 
-def outside() -> tuple[str, str, list[str]]:
-    """Return the mounts and accounts that this process sees, and the sandboxes' directories."""
-    directories = sorted(path.name for path in Path("/run").glob("runner-*"))
-    return Path("/proc/self/mountinfo").read_text(), Path("/etc/passwd").read_text(), directories
+def outside() -> tuple[str, str]:
+    """Return the mounts and accounts that this process sees."""
+    return Path("/proc/self/mountinfo").read_text(), Path("/etc/passwd").read_text()
 
 
 def test_the_program_is_a_copy_that_every_account_can_run_and_only_root_can_write(installation: Installation) -> None:
@@ -250,9 +249,13 @@ def test_a_client_cannot_drop_into_another_sites_rundir(installation: Installati
 def test_what_is_saved_can_be_read_and_says_whose_it_was(installation: Installation, tmp_path: Path) -> None:
     installation.add_site("one", "srv/one")
     (installation.watcher_state / "ledger.db").touch(mode=0o600)
+    (installation.top / "dangling").symlink_to("/nowhere")
+    os.lchown(installation.top / "dangling", 4_000_000_000, 4_000_000_001)
     installation.save(tmp_path / "kept")
     assert (tmp_path / "kept/state/watcher/ledger.db").stat().st_mode & 0o777 == 0o644
-    assert "drwxrwsr-x runner-one:runner-one" in (tmp_path / "kept/owners.txt").read_text()
+    owners = (tmp_path / "kept/owners.txt").read_text().splitlines()
+    assert "drwxrwsr-x runner-one:runner-one srv/one/rundir" in owners
+    assert "lrwxrwxrwx 4000000000:4000000001 dangling" in owners
 
 
 def test_a_single_account_sandbox_runs_everything_as_the_caller() -> None:
