@@ -19,27 +19,22 @@ _LARGEST_CONFIG: Final = 64 << 20
 def check_chain(path: str, known: set[str] | None = None) -> None:
     """Check that only root can write `path` and everything on the way to it. Raises RunnerError naming the culprit.
 
-    `known` collects what has been found safe, to spare work over many files. There is no race: whoever could change
-    a checked link or directory afterwards is root.
+    The path is absolute. `known` collects what has been found safe, to spare work over many files. There is no race:
+    whoever could change a checked link or directory afterwards is root.
     """
     known = set() if known is None else known
-    steps = list(PurePosixPath(path).parts[1:])
+    steps = list(PurePosixPath(path).parts)
     here = PurePosixPath("/")
     links = 0
     while steps:
-        here /= steps.pop(0)
+        here /= steps.pop(0)  # "/", the first step of an absolute path, leads there from anywhere
         if here.name == "..":
             here = here.parent.parent
             continue
         if str(here) in known:
             continue
-        try:
-            facts = os.lstat(here)
-        except FileNotFoundError:
-            # Whoever can write in the directory can put it there later: a sticky one is not enough.
-            if os.stat(here.parent).st_mode & _OTHERS_WRITE:
-                what = "the helper would use it, and others than root can make it"
-                raise RunnerError(what, where=str(here), hint="make it, owned by root") from None
+        facts = _facts(here)
+        if facts is None:
             return
         if facts.st_uid != 0:
             what = f"the helper uses it, but it belongs to uid {facts.st_uid}"
@@ -48,9 +43,8 @@ def check_chain(path: str, known: set[str] | None = None) -> None:
             links += 1
             if links > _MOST_LINKS:
                 raise RunnerError("too many links", where=path, hint="give the real path")
-            target = PurePosixPath(os.readlink(here))
-            steps = [*target.parts[1 if target.is_absolute() else 0 :], *steps]
-            here = PurePosixPath("/") if target.is_absolute() else here.parent
+            steps = [*PurePosixPath(os.readlink(here)).parts, *steps]
+            here = here.parent
             continue
         writable = facts.st_mode & _OTHERS_WRITE
         sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
@@ -60,21 +54,38 @@ def check_chain(path: str, known: set[str] | None = None) -> None:
         known.add(str(here))
 
 
+def _facts(path: PurePosixPath) -> os.stat_result | None:
+    """Return what lstat(2) says, None if there is nothing and root alone can change that. Raises RunnerError."""
+    try:
+        return os.lstat(path)
+    except NotADirectoryError:
+        return None  # it is in an archive, which has been checked
+    except FileNotFoundError:
+        # Whoever can write in the directory can put it there later: a sticky one is not enough.
+        if os.stat(path.parent).st_mode & _OTHERS_WRITE:
+            what = "the helper would use it, and others than root can make it"
+            raise RunnerError(what, where=str(path), hint="make it, owned by root") from None
+        return None
+
+
 def read_config(path: str, *, privileged: bool) -> bytes:
     """Return the content of a config file. Raises RunnerError if others than root can write it, OSError.
 
     Without capabilities there is nothing to protect, and the helper may read its own account's files.
     """
     if privileged:
-        check_chain(os.path.abspath(path))
+        check_chain(_absolute(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        facts = os.fstat(file.fileno())
+    try:
+        facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise RunnerError("it is not a regular file", where=path, hint="name the YAML file itself")
         if privileged and (facts.st_uid != 0 or facts.st_mode & _OTHERS_WRITE):
             raise RunnerError("others than root can write it", where=path, hint="chown it to root, chmod go-w it")
-        return file.read(_LARGEST_CONFIG)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(_LARGEST_CONFIG)
+    finally:
+        os.close(descriptor)
 
 
 def check_program() -> None:
@@ -87,8 +98,13 @@ def check_program() -> None:
         check_chain(path, known)
 
 
+def _absolute(path: str) -> str:
+    """Return the path from the root, its ".." as they are: after a link they mean another directory."""
+    return os.path.join(os.getcwd(), path)
+
+
 def _program_files() -> set[str]:
-    files = {os.path.abspath(sys.executable)}
+    files = {_absolute(sys.executable)}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             _, separator, path = line.rstrip("\n").partition(" /")
@@ -99,5 +115,5 @@ def _program_files() -> set[str]:
             location: object = getattr(module, attribute, None)
             if isinstance(location, str) and location.startswith("/"):
                 files.add(location)
-    files.update(os.path.abspath(path) for path in sys.path if path)
+    files.update(_absolute(path) for path in sys.path)
     return files
