@@ -34,7 +34,7 @@ MAX_NODES = 100_000  # counted after aliases are expanded: about five times what
 MAX_NUMBER = 100  # characters; what is longer stays a text
 
 Position = tuple[int, int]
-Path = tuple[Step, ...]
+Steps = tuple[Step, ...]
 
 # Control characters, and what editors would count as a line break but YAML would not, or the other way round.
 UNWANTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
@@ -75,11 +75,11 @@ class Document:
     lengths: tuple[int, ...]  # of the file's lines
     faults: tuple[Fault, ...]
 
-    def fault(self, path: Path, what: str, hint: str = "", *, on_key: bool = False) -> Fault:
+    def fault(self, path: Steps, what: str, hint: str = "", *, on_key: bool = False) -> Fault:
         """Given a path, return a fault at its value (or its key); at the entry's name if there is no such value."""
         return Fault(self.file, *self.position(path, on_key=on_key), dotted(path), what, hint)
 
-    def position(self, path: Path, *, on_key: bool = False) -> Position:
+    def position(self, path: Steps, *, on_key: bool = False) -> Position:
         place, position = self.place, self.place.position
         for depth, step in enumerate(path, start=1):
             last = depth == len(path)
@@ -166,7 +166,7 @@ def _scalar(event: ScalarEvent) -> str | int | float | bool | None:
     return value
 
 
-@frozen
+@define
 class _Value:
     """A value, its place, and what an alias to it costs: its nodes and how deep they go."""
 
@@ -190,7 +190,7 @@ class _Reader:
     def refuse(self, what: str, hint: str = "", *, at: Position) -> NoReturn:
         _refuse(self.file, _inside(self.lengths, *at), what, hint)
 
-    def add(self, event: Event, path: Path, what: str, hint: str) -> None:
+    def add(self, event: Event, path: Steps, what: str, hint: str) -> None:
         self.faults.append(Fault(self.file, *_inside(self.lengths, *_start(event)), dotted(path), what, hint))
 
     def document(self, events: Iterator[Any]) -> tuple[Any, Place]:
@@ -205,7 +205,7 @@ class _Reader:
                 value = self.value(event, events, (), 1)
         return value.data, value.place
 
-    def value(self, event: Any, events: Iterator[Any], path: Path, depth: int) -> _Value:  # noqa: ANN401 - ruamel's events share no useful type
+    def value(self, event: Any, events: Iterator[Any], path: Steps, depth: int) -> _Value:  # noqa: ANN401 - ruamel's events share no useful type
         if isinstance(event, AliasEvent):
             return self.alias(event, depth)
         self.count(event, 1, depth)
@@ -242,7 +242,7 @@ class _Reader:
         self.count(event, value.nodes, depth + value.height - 1)
         return value
 
-    def sequence(self, event: NodeEvent, events: Iterator[Any], path: Path, depth: int) -> _Value:
+    def sequence(self, event: NodeEvent, events: Iterator[Any], path: Steps, depth: int) -> _Value:
         place = Place(_start(event))
         data: list[Any] = []
         nodes = height = 1
@@ -256,7 +256,7 @@ class _Reader:
             height = max(height, value.height + 1)
         return _Value(data, place, nodes, height)
 
-    def mapping(self, event: NodeEvent, events: Iterator[Any], path: Path, depth: int) -> _Value:
+    def mapping(self, event: NodeEvent, events: Iterator[Any], path: Steps, depth: int) -> _Value:
         place = Place(_start(event))
         data: dict[str, Any] = {}
         nodes = height = 1
@@ -274,7 +274,7 @@ class _Reader:
                 data[key.data] = value.data
         return _Value(data, place, nodes, height)
 
-    def acceptable(self, event: Event, key: object, path: Path, place: Place) -> bool:
+    def acceptable(self, event: Event, key: object, path: Steps, place: Place) -> bool:
         """Given a key, say whether its value is to be kept; if not, note why."""
         if not isinstance(key, str):
             written = event.value if isinstance(event, ScalarEvent) else ""

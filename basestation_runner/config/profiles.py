@@ -8,7 +8,7 @@ from typing import Annotated
 from attrs import Factory, fields_dict, frozen
 
 from basestation_runner.config import rules
-from basestation_runner.config.document import Document, Path, Source, parse
+from basestation_runner.config.document import Document, Source, Steps, parse
 from basestation_runner.config.faults import ConfigErrors, Fault
 from basestation_runner.config.model import Application
 from basestation_runner.config.rules import RuleError
@@ -69,7 +69,7 @@ def holds_profiles(document: Document) -> bool:
     return any(not (isinstance(value, dict) and "watch_dir" in value) for value in found)
 
 
-def located(document: Document, path: Path, errors: Iterable[RuleError]) -> Iterator[Fault]:
+def located(document: Document, path: Steps, errors: Iterable[RuleError]) -> Iterator[Fault]:
     """Given what is wrong with the value at a path, return the faults."""
     for error in errors:
         yield document.fault((*path, *error.at), error.what, error.hint, on_key=error.on_key)

@@ -6,7 +6,7 @@ from posixpath import dirname
 from attrs import evolve
 
 from basestation_runner.config import rules
-from basestation_runner.config.document import Document, Path
+from basestation_runner.config.document import Document, Steps
 from basestation_runner.config.faults import Fault
 from basestation_runner.config.model import Site, conflicts
 from basestation_runner.config.profiles import Profiles, located, undefined
@@ -103,7 +103,7 @@ def _double_claims(profiles: Profiles, document: Document, allowed: Mapping[str,
                     yield document.fault(path, what, hint)
 
 
-def _later_claim(profiles: Profiles, first: str, second: str, script: str) -> tuple[Path, str]:
+def _later_claim(profiles: Profiles, first: str, second: str, script: str) -> tuple[Steps, str]:
     """Given two profiles with the same script, return where the later one claims it, and the earlier one's name."""
     earlier, later = sorted((first, second), key=lambda name: profiles.entries.get(name, -1))
     index = profiles.applications[later].scripts.index(script)
