@@ -69,11 +69,11 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
         log, readable = tree.open_log(order.log_file, gid)
     opened = {"readable": readable, "start": os.fstat(log).st_size}
     socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
-    with _about(f"the home directory {order.home}"):
-        os.close(tree.open_directory(order.home))
     with _about(f"the mission directory {order.mission_dir}"):
         mission = tree.open_directory(order.mission_dir)
         os.fchdir(mission)
+    with _about(f"the home directory {order.home}"):
+        os.close(tree.open_directory(order.home))
     argv = [*_program(order), *_translated(order, tree), *order.appended_args]
     environment, warnings = _environment(order, account, path_of(mission), cache_dir)
     _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)), warnings=warnings)

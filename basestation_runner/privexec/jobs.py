@@ -69,24 +69,27 @@ class Jobs:
 
     def adopt(self) -> None:
         """Find the jobs that an earlier helper started: running ones are waited for, ended ones kept until settled."""
-        boot = processes.boot_id()
         for job_id in self._post.claims.sweep():
-            claim = self._post.claims.claimed(job_id)
-            if claim is None:
-                continue
-            job = Job(job_id, str(claim.get("site", "")), "running")
-            self._jobs[job_id] = job
-            if not claim or claim["boot_id"] != boot:
-                self._conclude(job, "its host was restarted or its claim is damaged")
-                continue
-            job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
-            pidfd = processes.open_if_alive(claim["keeper"])
-            if pidfd is None:
-                self._keeper_gone(job)
-            else:
-                self._wait_for_keeper(job, pidfd)
+            self._adopt(job_id)
         if self._jobs:
             log.info("jobs adopted", running=self.alive, known=len(self._jobs))
+
+    def _adopt(self, job_id: str, subscriber: Subscriber | None = None) -> None:
+        """Take over a job that has been claimed for an earlier helper. Does nothing when its claim is gone by now."""
+        claim = self._post.claims.claimed(job_id)
+        if claim is None:
+            return
+        job = Job(job_id, str(claim.get("site", "")), "running", subscriber=subscriber)
+        self._jobs[job_id] = job
+        if not claim or claim["boot_id"] != processes.boot_id():
+            self._conclude(job, "its host was restarted or its claim is damaged")
+            return
+        job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
+        pidfd = processes.open_if_alive(claim["keeper"])
+        if pidfd is None:
+            self._keeper_gone(job)
+        else:
+            self._wait_for_keeper(job, pidfd)
 
     def dispatch(self, job_id: str, order: Callable[[], Order], subscriber: Subscriber, asked_by: int) -> None:
         """Start a job, once whatever happens, and tell the subscriber when it is known how that went.
@@ -110,8 +113,9 @@ class Jobs:
             self._fork_keeper(wanted, subscriber, asked_by)
 
     def with_pid(self, pid: int) -> Job | None:
-        """Return the newest job whose process has or had this pid."""
-        return next((job for job in reversed(self._jobs.values()) if job.pid == pid), None)
+        """Return the newest job whose process has or had this pid; the order of adopted ones says nothing."""
+        with_it = (job for job in self._jobs.values() if job.pid == pid)
+        return max(with_it, key=lambda job: job.started_at or 0.0, default=None)
 
     def inquire(self, job_ids: Iterable[str], subscriber: Subscriber) -> None:
         """Tell what is known about each of the jobs, now or as soon as it is."""
@@ -189,6 +193,9 @@ class Jobs:
             self._tell(job)
             return
         self._forget_unstarted(job)
+        if report["outcome"] == "claimed":
+            self._take_over(job)
+            return
         reason = report["reason"]
         if report["outcome"] == "refused":
             log.warning("job refused", **facts, reason=reason)
@@ -196,6 +203,15 @@ class Jobs:
         else:
             log.info("job put back", **facts, reason=reason)
             _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=report["absent"])
+
+    def _take_over(self, job: Job) -> None:
+        """Go on with what an earlier helper's keeper has started under this id after we looked for claims."""
+        self._adopt(job.job_id, job.subscriber)
+        adopted = self._jobs.get(job.job_id)
+        if adopted is None:
+            _answer(job.subscriber, "temporary", job.job_id, reason="it was being started already", absent=False)
+        elif adopted.state == "running":
+            self._tell(adopted)
 
     def _forget_unstarted(self, job: Job) -> None:
         """Drop a job that has no claim; its keeper is still reaped when it ends."""

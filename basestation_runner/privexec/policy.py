@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from attrs import evolve
+
 from basestation_runner import execgroups, nss
 from basestation_runner.config.model import Application, Config, Site
 from basestation_runner.errors import RunnerError
@@ -108,6 +110,7 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
     _require_listed(script, application)
     log_file = message["log_file"]
     mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
+    application = evolve(application, timing_line=False)  # the legacy watcher writes that line itself
     return Order(job_id, site, application, mission_dir, mission_dir, log_file, script, tuple(args), 0, on_host=True)
 
 

@@ -72,6 +72,8 @@ class Requests:
             match event["event"]:
                 case "refused":
                     connection.send({"ok": False, "error": event["reason"]})
+                case "lost":  # ordered before too; never again, and its pid may be another process's by now
+                    connection.send({"ok": False, "error": f"its end is not known: {event['reason']}"})
                 case "started":
                     connection.send({"ok": True, "pid": event["pid"]})
                 case "ended":  # it was ordered before under this id
