@@ -7,7 +7,6 @@ live, and lost afterwards; no claim means never started.
 import json
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -67,14 +66,15 @@ class Claims:
             with suppress(FileNotFoundError):
                 os.unlink(job_id, dir_fd=directory)
 
-    def sweep(self) -> Iterator[str]:
+    def sweep(self) -> list[str]:
         """Remove what a crash or an absent watcher left behind; return the ids of the jobs that are still marked."""
         oldest = time.time() - _KEPT_SECONDS
         claimed = set()
         for name in os.listdir(self.claims):
             ended = _modified(self.exits, name)
             if not protocol.is_job_id(name):
-                os.unlink(name, dir_fd=self.claims)
+                with suppress(FileNotFoundError):  # a keeper that lives has finished writing it
+                    os.unlink(name, dir_fd=self.claims)
             elif ended is not None and ended < oldest:
                 self.settle(name)
             else:
@@ -83,7 +83,7 @@ class Claims:
             if name not in claimed:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self.exits)
-        yield from sorted(claimed)
+        return sorted(claimed)
 
 
 def _directory(path: Path) -> int:

@@ -1,10 +1,14 @@
 """Telling one process from a later one with the same pid: by start time and boot, and a pidfd to wait for its end."""
 
+import errno
 import os
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 _START_TIME = 19  # field 22 of /proc/<pid>/stat, counted after the name in parentheses
+
+_NO_PROCESS: Final = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
+"""What pidfd_open(2) says of a number that no process has; the last two, by kernel, when it is a thread's now."""
 
 
 def boot_id() -> str:
@@ -22,8 +26,10 @@ def open_if_alive(mark: dict[str, Any]) -> int | None:
     """Return a pidfd of the process that `identify` described, None if it is gone. The pidfd is readable at its end."""
     try:
         pidfd = os.pidfd_open(mark["pid"])
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in _NO_PROCESS:
+            return None
+        raise
     # Read after the pidfd was opened: the same start time now means the pidfd is of the same process.
     if mark["start"] is not None and _start(mark["pid"]) not in {mark["start"], None}:
         os.close(pidfd)
