@@ -33,6 +33,10 @@ _MESSAGE_BYTES: Final = 1 << 16
 _RETRY_SECONDS: Final = 5  # a full disk gives no event to wait for
 
 
+class _ClaimedError(Exception):
+    """Another keeper has claimed the job: one whose helper died before it knew."""
+
+
 @dataclass(frozen=True)
 class Post:
     """What every keeper of one helper works with."""
@@ -81,7 +85,8 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
     """Keep one job from look-up to exit record, in a fresh fork of the helper. Never returns.
 
     Says once on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
-    "command", "warnings"}, or {"outcome": "refused" or "temporary", "reason", "absent"}; then closes it.
+    "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
+    claimed the job, {"outcome": "claimed"}; then closes it.
     """
     try:
         _settle_in(order, post, report)
@@ -90,6 +95,8 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
         _report(report, outcome="temporary", reason=str(error), absent=error.absent)
+    except _ClaimedError:
+        _report(report, outcome="claimed")
     except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, the helper's log must have it
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
     finally:
@@ -183,7 +190,10 @@ def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, repor
 
 
 def _claim(order: Order, post: Post, child: _Job) -> None:
-    """Mark the job as started before it can start. Raises NotNowError; then the child has ended without starting."""
+    """Mark the job as started before it can start.
+
+    Raises _ClaimedError when it has been started before, or NotNowError; then the child has ended without starting.
+    """
     mark = {
         "job_id": order.job_id,
         "site": order.site.name,
@@ -194,15 +204,15 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
         "keeper": processes.identify(os.getpid()),
         "child": processes.identify(child.pid),
     }
+    failure: Exception = _ClaimedError()
     try:
         if post.claims.claim(order.job_id, mark):
             return
-        reason = "it has been started before"
     except OSError as error:
-        reason = f"the claim cannot be written: {error.strerror}"
+        failure = NotNowError(f"the claim cannot be written: {error.strerror}")
     child.socket.close()
     os.waitpid(child.pid, 0)
-    raise NotNowError(reason)
+    raise failure
 
 
 def _await_exec(child: _Job) -> float:
