@@ -32,8 +32,11 @@ class Caller:
 
     @property
     def forbidden_uids(self) -> frozenset[int]:
-        """Root, the helper's account and the watcher's: as one of these a job could undo the separation itself."""
-        return frozenset({0, self.uid, self.watcher_uid})
+        """Root, the helper's account and the watcher's: as one of these a job could undo the separation itself.
+
+        And what setresuid(2) takes for "leave it as it is", which would be the helper's.
+        """
+        return frozenset({0, execgroups.UNCHANGED, self.uid, self.watcher_uid})
 
 
 def caller(*, changes: bool, watcher_user: str | None) -> Caller:

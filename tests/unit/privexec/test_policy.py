@@ -1,0 +1,455 @@
+"""What the helper allows: which orders it takes, and which identity a site's jobs get from what the host says."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basestation_runner import nss
+from basestation_runner.config.load import Source, load_sources
+from basestation_runner.errors import RunnerError
+from basestation_runner.nss import Account, Group, LookupFailedError
+from basestation_runner.privexec import policy
+from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+from basestation_runner.privexec.policy import Caller, Resolved, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from basestation_runner.config.model import Config
+
+HELPER_UID: Final = 990
+HELPER_GID: Final = 991
+WATCHER_UID: Final = 980
+WATCHER_GID: Final = 981
+
+CALLER: Final = Caller(
+    changes=True,
+    uid=HELPER_UID,
+    gid=HELPER_GID,
+    groups=frozenset({HELPER_GID, WATCHER_GID}),
+    watcher_uid=WATCHER_UID,
+    watcher_gid=WATCHER_GID,
+    forbidden_gids=frozenset({0, HELPER_GID, WATCHER_GID}),
+)
+
+SITES: Final = """
+one:
+  watch_dir: /srv/one/rundir
+  runner_user: runner-one
+  groups: {groups}
+  jail_root: /srv/one
+  applications: [base, base-login]
+two:
+  watch_dir: /srv/two/rundir
+  runner_user: runner-two
+container:
+  watch_dir: /srv/three/rundir
+  runner_user: runner-three
+  docker_image: image
+"""
+
+
+Groups = tuple[str | int, ...] | None
+"""What a site's entry names, None for the account's own."""
+
+
+def config(groups: str = "null") -> Config:
+    return load_sources(Source("sites.yaml", SITES.format(groups=groups).encode()), None)
+
+
+SITE: Final = config().sites["one"]
+
+
+def dispatch(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    name = changes.get("site", "one")
+    known = config()
+    return {
+        "job_id": "c0ffee00-01",
+        "site": name,
+        "digest": known.digest(name) if name in known.sites else "",
+        "application": "base",
+        "home": "/home/sg123",
+        "mission_dir": "/home/sg123/mission1",
+        "log_file": "/home/sg123/mission1/baselog.log",
+        "script": "Base.py",
+        "args": ["--mission_dir", "/home/sg123/mission1", "--daemon", "--verbose"],
+        "queue_length": 3,
+        **changes,
+    }
+
+
+def legacy(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    argv = [
+        "/opt/basestation/bin/python",
+        "/usr/local/basestation3/Base.py",
+        "--mission_dir",
+        "/srv/one/m1",
+        "--daemon",
+    ]
+    return {"site": "one", "argv": argv, "log_file": "/srv/one/logs/log", **changes}
+
+
+@dataclass
+class Host:
+    """What the name service says; the look-ups in `silent` are not answered."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+    members: dict[str, frozenset[int]] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+
+    def account(self, name: str) -> Account | None:
+        self._answer("account")
+        return self.accounts.get(name)
+
+    def account_by_uid(self, uid: int) -> Account | None:
+        self._answer("account_by_uid")
+        return next((account for account in self.accounts.values() if account.uid == uid), None)
+
+    def group(self, name: str) -> Group | None:
+        self._answer("group")
+        return Group(name, self.groups[name]) if name in self.groups else None
+
+    def groups_of(self, who: Account) -> frozenset[int]:
+        self._answer("groups_of")
+        return self.members.get(who.name, frozenset()) | {who.gid}
+
+    def _answer(self, look_up: str) -> None:
+        if look_up in self.silent:
+            raise LookupFailedError(look_up)
+
+
+def host(*, uid: int = 1001, gid: int = 2001, members: frozenset[int] = frozenset({2002, 2003}), **more: Any) -> Host:  # noqa: ANN401
+    """A host with one site's account and its groups."""
+    return Host(
+        accounts={"runner-one": account("runner-one", uid, gid)},
+        groups={"one": 2001, "data": 2002, "more": 2003, "others": 2999, "root": 0, "watcher": WATCHER_GID},
+        members={"runner-one": members},
+        **more,
+    )
+
+
+def account(name: str, uid: int, gid: int) -> Account:
+    return Account(name, uid, gid, f"/home/{name}", "/bin/sh")
+
+
+@contextmanager
+def on(host: Host) -> Iterator[None]:
+    """Let the host's answers stand for the name service's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("account", "account_by_uid", "group", "groups_of"):
+            patch.setattr(nss, name, getattr(host, name))
+        yield
+
+
+def resolved(host: Host, groups: Groups = None, caller: Caller = CALLER) -> Resolved:
+    with on(host):
+        return resolve(evolve(SITE, groups=groups), caller)
+
+
+def refused(host: Host, groups: Groups = None, caller: Caller = CALLER) -> str:
+    with on(host), pytest.raises(RefusedError) as error:
+        resolve(evolve(SITE, groups=groups), caller)
+    return str(error.value)
+
+
+def not_now(host: Host, groups: Groups = None, caller: Caller = CALLER) -> NotNowError:
+    with on(host), pytest.raises(NotNowError) as error:
+        resolve(evolve(SITE, groups=groups), caller)
+    return error.value
+
+
+# Orders
+
+
+def test_an_order_is_the_helpers_own_site_and_profile_and_the_requests_words() -> None:
+    known = config()
+    message = dispatch()
+    assert policy.order(known, message) == Order(
+        job_id="c0ffee00-01",
+        site=known.sites["one"],
+        application=known.applications["base"],
+        home="/home/sg123",
+        mission_dir="/home/sg123/mission1",
+        log_file="/home/sg123/mission1/baselog.log",
+        script="Base.py",
+        args=tuple(message["args"]),
+        queue_length=3,
+    )
+
+
+def test_the_program_is_the_sites_and_the_profile_strips_and_appends_arguments() -> None:
+    order = policy.order(config(), dispatch())
+    assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
+    assert order.own_args == ("--mission_dir", "/home/sg123/mission1", "--verbose")
+    assert order.appended_args == ("--job_id", "c0ffee00-01", "--queue_length", "3")
+    assert order.jailed
+
+
+@pytest.mark.parametrize("changes", [{"site": "none"}, {"site": ""}, {"digest": "ab" * 32}, {"digest": ""}])
+def test_an_order_from_another_configuration_waits(changes: dict[str, str]) -> None:
+    with pytest.raises(NotNowError, match="different configurations") as error:
+        policy.order(config(), dispatch(**changes))
+    assert not error.value.absent
+
+
+def test_an_order_with_the_digest_of_another_site_waits() -> None:
+    with pytest.raises(NotNowError):
+        policy.order(config(), dispatch(digest=config().digest("two")))
+
+
+def test_an_order_from_before_the_sites_entry_changed_waits() -> None:
+    with pytest.raises(NotNowError):
+        policy.order(config(groups="[data]"), dispatch())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"application": "early-gps", "script": "GliderEarlyGPS.py"}, "early-gps is not one that the site may use"),
+        ({"application": "none"}, "none is not one that the site may use"),
+        ({"application": ""}, "not one that the site may use"),
+        ({"script": "BaseLogin.py"}, "BaseLogin.py is not listed in application base"),
+        ({"script": "../Base.py"}, "not listed"),
+        ({"script": "/bin/sh"}, "not listed"),
+        ({"script": "sub/Base.py"}, "not listed"),
+        ({"script": "base.py"}, "not listed"),
+        ({"script": ""}, "not listed"),
+        ({"site": "container"}, "not supported"),
+    ],
+)
+def test_an_order_for_what_the_site_may_not_run_is_refused(changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        policy.order(config(), dispatch(**changes))
+
+
+# Orders of an existing watcher
+
+
+def test_an_existing_watchers_order_runs_the_arguments_as_they_are_and_its_paths_are_the_hosts() -> None:
+    order = policy.legacy_order(config(), legacy(), "ab-01")
+    assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
+    assert order.own_args == ("--mission_dir", "/srv/one/m1", "--daemon")
+    assert order.appended_args == ()
+    assert not order.jailed
+    assert (order.mission_dir, order.home, order.log_file) == ("/srv/one/m1", "/srv/one/m1", "/srv/one/logs/log")
+    assert order.job_id == "ab-01"
+    assert not order.application.timing_line
+
+
+@pytest.mark.parametrize("more", [[], ["--mission_dir"], ["--verbose", "--mission_dir"], ["mission_dir", "/srv/x"]])
+def test_an_existing_watchers_order_without_a_mission_directory_works_where_the_log_is(more: list[str]) -> None:
+    argv = [*legacy()["argv"][:2], *more]
+    assert policy.legacy_order(config(), legacy(argv=argv), "ab").mission_dir == "/srv/one/logs"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["/opt/basestation/bin/python"],
+        ["/bin/sh", "/usr/local/basestation3/Base.py"],
+        ["python", "/usr/local/basestation3/Base.py"],
+        ["/opt/basestation/bin/python", "Base.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3/../Base.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3//Base.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3/sub/Base.py"],
+        ["/opt/basestation/bin/python", "/tmp/Base.py"],  # noqa: S108 - what must be refused
+        ["/opt/basestation/bin/python", "-c", "/usr/local/basestation3/Base.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3/Other.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3/GliderEarlyGPS.py"],
+        ["/opt/basestation/bin/python", "/usr/local/basestation3/"],
+        ["", ""],
+    ],
+)
+def test_an_existing_watchers_order_for_another_program_is_refused(argv: list[str]) -> None:
+    with pytest.raises(RefusedError):
+        policy.legacy_order(config(), legacy(argv=argv), "ab")
+
+
+@pytest.mark.parametrize("name", ["none", "", "container"])
+def test_an_existing_watchers_order_for_a_site_that_cannot_be_served_is_refused(name: str) -> None:
+    with pytest.raises(RefusedError):
+        policy.legacy_order(config(), legacy(site=name), "ab")
+
+
+# Identity
+
+
+def test_a_site_without_named_groups_gets_all_of_its_accounts_primary_first() -> None:
+    assert resolved(host(gid=2002, members=frozenset({2001, 2003}))) == Resolved(
+        account("runner-one", 1001, 2002), (2002, 2001, 2003), some_removed=False
+    )
+
+
+def test_named_groups_narrow_in_their_order_by_name_and_by_number() -> None:
+    assert resolved(host(), ("data", 2001)).groups == (2002, 2001)
+    assert not resolved(host(), ("data", 2001)).some_removed
+
+
+def test_an_effective_group_may_be_another_than_the_primary_which_is_then_not_added() -> None:
+    assert resolved(host(), ("more",)).groups == (2003,)
+
+
+def test_a_supplementary_group_that_the_account_lacks_is_removed() -> None:
+    found = resolved(host(), ("one", "others", "data"))
+    assert (found.groups, found.some_removed) == ((2001, 2002), True)
+
+
+def test_a_supplementary_group_that_does_not_exist_is_removed() -> None:
+    found = resolved(host(), ("one", "unheard-of", "data"))
+    assert (found.groups, found.some_removed) == ((2001, 2002), True)
+
+
+def test_an_effective_group_that_the_account_lacks_waits_as_absent_and_is_named() -> None:
+    error = not_now(host(), ("others", "one"))
+    assert error.absent
+    assert "2999" in str(error)
+
+
+def test_an_effective_group_that_does_not_exist_waits_as_absent_and_is_named() -> None:
+    error = not_now(host(), ("unheard-of", "one"))
+    assert error.absent
+    assert "unheard-of" in str(error)
+
+
+def test_an_account_that_does_not_exist_waits_as_absent_and_is_named() -> None:
+    error = not_now(Host())
+    assert error.absent
+    assert "runner-one" in str(error)
+
+
+@pytest.mark.parametrize("silent", ["account", "groups_of", "group"])
+def test_a_name_service_that_does_not_answer_is_waited_for_and_says_nothing_about_absence(silent: str) -> None:
+    error = not_now(host(silent=frozenset({silent})), (2001, "data"))
+    assert not error.absent
+    assert silent in str(error)
+
+
+@pytest.mark.parametrize("uid", [0, HELPER_UID, WATCHER_UID, 4_294_967_295])
+def test_an_account_that_no_job_may_have_is_refused_whatever_its_groups_are(uid: int) -> None:
+    assert str(uid) in refused(host(uid=uid))
+    assert str(uid) in refused(host(uid=uid), ("unheard-of",))
+    assert str(uid) in refused(host(uid=uid, silent=frozenset({"groups_of"})))
+
+
+@pytest.mark.parametrize("gid", [0, HELPER_GID, WATCHER_GID])
+def test_a_group_that_no_job_may_have_is_refused_as_primary_supplementary_and_named(gid: int) -> None:
+    assert str(gid) in refused(host(gid=gid))
+    assert str(gid) in refused(host(members=frozenset({gid})))
+    assert str(gid) in refused(host(members=frozenset({gid})), ("one", gid))
+    assert str(gid) in refused(host(members=frozenset({gid})), (gid, "one"))
+
+
+def test_a_group_that_no_job_may_have_is_no_hindrance_when_the_job_does_not_get_it() -> None:
+    assert resolved(host(members=frozenset({0})), ("one",)).groups == (2001,)
+    found = resolved(host(), ("one", "root", "watcher"))
+    assert (found.groups, found.some_removed) == ((2001,), True)
+
+
+def test_more_groups_than_a_job_can_have_are_refused_for_good() -> None:
+    assert "257" in refused(host(members=frozenset(range(3000, 3256))))
+
+
+def test_numbers_above_2_to_the_31_are_an_identity_like_any_other() -> None:
+    found = resolved(host(uid=4_294_967_294, gid=4_294_967_293, members=frozenset({2**31})))
+    assert (found.account.uid, found.groups) == (4_294_967_294, (4_294_967_293, 2**31))
+
+
+GIDS: Final = st.sampled_from([0, 5, 6, 7, HELPER_GID, WATCHER_GID, 2**31, 4_294_967_294, 4_294_967_295])
+
+
+@given(
+    uid=st.sampled_from([0, 7, HELPER_UID, WATCHER_UID, 2**31, 4_294_967_295]),
+    gid=GIDS,
+    members=st.frozensets(GIDS),
+    names=st.dictionaries(st.sampled_from(["a", "b", "c"]), GIDS),
+    wanted=st.none() | st.lists(st.sampled_from(["a", "b", "c", 5, 6, HELPER_GID, 2**31]), min_size=1),
+)
+def test_no_host_and_no_site_give_a_job_what_no_job_may_have(
+    uid: int, gid: int, members: frozenset[int], names: dict[str, int], wanted: list[str | int] | None
+) -> None:
+    answers = Host({"runner-one": account("runner-one", uid, gid)}, names, {"runner-one": members})
+    with on(answers):
+        try:
+            found = resolve(evolve(SITE, groups=None if wanted is None else tuple(wanted)), CALLER)
+        except (RefusedError, NotNowError):
+            return
+    assert found.account.uid not in {0, HELPER_UID, WATCHER_UID, 4_294_967_295}
+    assert not set(found.groups) & {0, HELPER_GID, WATCHER_GID, 4_294_967_295}
+    assert set(found.groups) <= members | {gid}
+    if wanted is not None:
+        numbers = [names.get(name, -1) if isinstance(name, str) else name for name in wanted]
+        assert found.groups[0] == numbers[0]
+        assert set(found.groups) <= set(numbers)
+
+
+# Without capabilities
+
+
+OWN: Final = replace(CALLER, changes=False, uid=1001, gid=2001, groups=frozenset({2001, 2002, 2003}))
+
+
+def test_a_helper_without_capabilities_runs_its_own_accounts_site() -> None:
+    assert resolved(host(), caller=OWN).groups == (2001, 2002, 2003)
+
+
+def test_a_helper_without_capabilities_refuses_another_account_and_names_it() -> None:
+    assert "runner-one" in refused(host(uid=1002), caller=OWN)
+
+
+@pytest.mark.parametrize(
+    ("groups", "changes"),
+    [
+        (None, {"gid": 2002}),
+        (None, {"groups": frozenset({2001, 2002})}),
+        (None, {"groups": frozenset({2001, 2002, 2003, 2004})}),
+        (("one",), {}),
+        (("data", "one", "more"), {}),
+    ],
+)
+def test_a_helper_without_capabilities_refuses_groups_that_are_not_exactly_its_own(
+    groups: Groups, changes: dict[str, Any]
+) -> None:
+    assert "groups" in refused(host(), groups, replace(OWN, **changes))
+
+
+# Who the helper is
+
+
+def daemons() -> Host:
+    own = account("helper", os.getuid(), 991)
+    return Host({"helper": own, "watcher": account("watcher", WATCHER_UID, WATCHER_GID)})
+
+
+def test_the_ids_of_both_daemons_accounts_and_of_root_are_no_jobs() -> None:
+    with on(daemons()):
+        found = policy.caller(changes=True, watcher_user="watcher")
+    assert found.forbidden_uids >= {0, os.getuid(), WATCHER_UID}
+    assert found.forbidden_gids == {0, 991, WATCHER_GID}
+    assert found.watcher_uid == WATCHER_UID
+    assert found.gid == os.getegid()
+    assert found.groups == {os.getegid(), *os.getgroups()}
+
+
+def test_without_another_name_the_watcher_has_the_helpers_account() -> None:
+    with on(daemons()):
+        found = policy.caller(changes=True, watcher_user=None)
+    assert (found.watcher_uid, found.watcher_gid) == (os.getuid(), 991)
+
+
+def test_a_daemons_account_that_is_not_known_is_an_error() -> None:
+    with on(daemons()), pytest.raises(RunnerError, match="unheard-of"):
+        policy.caller(changes=True, watcher_user="unheard-of")
+    with on(Host({"watcher": account("watcher", 4_294_967_290, WATCHER_GID)})):
+        for watcher_user in ("watcher", None):
+            with pytest.raises(RunnerError, match=str(os.getuid())):
+                policy.caller(changes=True, watcher_user=watcher_user)
