@@ -6,6 +6,7 @@ Failing to throttle never stops a job: whatever goes wrong here becomes a warnin
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Final
 
 from cgroupspy.controllers import Controller
@@ -15,6 +16,7 @@ from cgroupspy.nodes import Node
 from basestation_runner.config.model import Site
 
 _MOUNT: Final = "/sys/fs/cgroup"
+_JOBS: Final = "jobs"
 _PERIOD_US: Final = 100_000
 _MIB: Final = 1 << 20
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
@@ -38,17 +40,22 @@ def _cgroup(path: str) -> _Cgroup:
 
 
 def delegated_root() -> str | None:
-    """Return the cgroup below which systemd lets this process make others, None if there is none.
+    """Return the cgroup below which the helper may make others, None if there is none.
 
-    The helper's unit gives it a slice of its own: site cgroups sit beside the unit, since a unit whose own cgroup
-    has controllers enabled cannot be started again while jobs live in it (before systemd 254).
+    It is called `jobs` and lies beside the helper's unit in the unit's slice. Root makes it for the helper's account
+    and gives that the slice's cgroup.procs too, since moving a process needs the common ancestor's. It does not lie
+    in the unit's own cgroup, since systemd before 254 cannot start a unit again in whose cgroup controllers are
+    enabled; and systemd takes controllers from a slice in which nothing holds them, but here `jobs` always does.
     """
     with open("/proc/self/cgroup", encoding="utf-8") as lines:
         own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
     if own is None:
         return None
-    parent = os.path.dirname(_MOUNT + own)
-    return parent if os.access(os.path.join(parent, "cgroup.procs"), os.W_OK) else None
+    for above in PurePosixPath(_MOUNT + own).parents:
+        wanted = (above / "cgroup.procs", above / _JOBS / "cgroup.procs", above / _JOBS / "cgroup.subtree_control")
+        if all(os.access(path, os.W_OK) for path in wanted):
+            return str(above / _JOBS)
+    return None
 
 
 class Cgroups:
@@ -76,6 +83,10 @@ class Cgroups:
             ("cpu_weight", site.cpu_weight),
             ("pids_max", site.tasks_max),
         )
+        for name, unlimited in (("cpu_max", f"max {_PERIOD_US}"), ("cpu_weight", "100")):
+            # The cgroup may be from a time when the configuration set a limit.
+            if dict(limits)[name] is None and os.path.exists(f"{path}/{name.replace('_', '.')}"):
+                warnings += _set(group, ((name, unlimited),))
         return warnings + list(_set(group, limits))
 
     def make_leaf(self, site: Site, job_id: str) -> tuple[str | None, list[str]]:
@@ -83,16 +94,19 @@ class Cgroups:
         if self._root is None:
             return None, []
         path = self._leaf(site.name, job_id)
+        # An administrator who stops the slice while nothing runs removes the sites' cgroups with it.
+        warnings = [] if os.path.isdir(self._site(site.name)) else self.prepare(site)
         try:
-            with suppress(FileExistsError):
-                os.mkdir(path)
+            os.mkdir(path)
+        except FileExistsError:
+            pass  # of a try that failed before the program started
         except OSError as error:
-            return None, [f"its cgroup cannot be made: {error}"]
+            return None, [*warnings, f"its cgroup cannot be made: {error}"]
         limits = (
             ("memory_high", None if site.memory_high_mb is None else site.memory_high_mb * _MIB),
             ("memory_max", None if site.memory_max_mb is None else site.memory_max_mb * _MIB),
         )
-        warnings = list(_set(_cgroup(path), limits))
+        warnings += _set(_cgroup(path), limits)
         return os.path.join(path, "cgroup.procs"), warnings
 
     def memory_peak(self, site_name: str, job_id: str) -> int | None:

@@ -73,14 +73,18 @@ def stated_priority(_: Identity) -> None:
     os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
 
 
-def join_cgroup(identity: Identity) -> None:
+def join_cgroup(identity: Identity) -> str | None:
     """Move into the job's leaf, as the helper's account: after the drop the files are not ours to write.
 
-    Failing to throttle never stops a job; the keeper has warned when it made the leaf, or sees it empty.
+    Failing to throttle never stops a job: it returns a warning.
     """
     if identity.cgroup_procs is not None:
-        with suppress(OSError), open(identity.cgroup_procs, "w", encoding="ascii") as procs:
-            procs.write("0")
+        try:
+            with open(identity.cgroup_procs, "w", encoding="ascii") as procs:
+                procs.write("0")
+        except OSError as error:
+            return f"limits are not applied, the job's cgroup cannot be joined: {error.strerror}"
+    return None
 
 
 def set_groups(identity: Identity) -> None:
@@ -162,7 +166,7 @@ def _try_to_go_back(identity: Identity) -> None:
         raise DropError(f"{name} was possible after the drop")
 
 
-STEPS: Final[tuple[Callable[[Identity], None], ...]] = (
+STEPS: Final[tuple[Callable[[Identity], str | None], ...]] = (
     new_session,
     default_signals,
     stated_umask,
@@ -179,7 +183,9 @@ STEPS: Final[tuple[Callable[[Identity], None], ...]] = (
 )
 
 
-def drop(identity: Identity) -> None:
-    """Become `identity` for good. Raises DropError or OSError; the process must then end without running anything."""
-    for step in STEPS:
-        step(identity)
+def drop(identity: Identity) -> list[str]:
+    """Become `identity` for good, and return warnings.
+
+    Raises DropError or OSError; the process must then end without running anything.
+    """
+    return [warning for step in STEPS if (warning := step(identity)) is not None]

@@ -38,12 +38,14 @@ _SHOWN: Final = 500
 def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket, cache_dir: str) -> NoReturn:
     """Become the site, wait for the keeper's word, and execute the program or tell the keeper why not. Never returns.
 
-    Messages to the keeper: {"readable", "start"} with the log's descriptor, {"outcome": "ready", …} just before execve,
-    {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which is how the keeper learns of it.
+    Messages to the keeper: {"warnings"}, {"readable", "start"} with the log's descriptor, {"outcome": "ready",
+    "command"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which
+    is how the keeper learns of it.
     """
     try:
-        identity.drop(who)
+        warnings = identity.drop(who)
         if keeper.recv(1) == GO:
+            _tell(keeper, warnings=warnings)
             _execute(order, account, keeper, cache_dir, gid=who.groups[0])
     except RefusedError as error:
         _tell(keeper, outcome="refused", reason=str(error))
@@ -76,7 +78,8 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
         os.close(tree.open_directory(order.home))
     argv = [*_program(order), *_translated(order, tree), *order.appended_args]
     environment, warnings = _environment(order, account, path_of(mission), cache_dir)
-    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)), warnings=warnings)
+    _tell(keeper, warnings=warnings)
+    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

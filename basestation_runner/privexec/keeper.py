@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from basestation_runner import proctitle, protocol
@@ -79,6 +79,7 @@ class _Job:
     socket: socket.socket
     log: _Log | None = None
     outcome: Mapping[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 def main(order: Order, post: Post, report: int) -> NoReturn:
@@ -140,7 +141,7 @@ def _keep(order: Order, post: Post, report: int) -> None:
         uid=who.uid,
         groups=who.groups,
         command=outcome["command"],
-        warnings=warnings + outcome["warnings"],
+        warnings=warnings + child.warnings,
     )
     os.close(report)
     _, status, usage = os.wait4(child.pid, 0)
@@ -224,6 +225,8 @@ def _await_exec(child: _Job) -> float:
         message = json.loads(data)
         if descriptors:
             child.log = _Log(descriptors[0], message["readable"], message["start"])
+        elif "warnings" in message:
+            child.warnings += message["warnings"]
         else:
             child.outcome = message
 
