@@ -22,8 +22,10 @@ T = TypeVar("T")
 
 THREADS: Final = 2
 """Threads that are kept for tasks which get on."""
-SLOW: Final = 0.2
+SLOW: Final = 0.05
 """Seconds after which a thread counts as held, and another one takes its place."""
+MOST_SLOW: Final = 64
+"""Threads that are replaced so although their tasks are still in time."""
 
 
 @frozen(eq=False)
@@ -101,6 +103,7 @@ class Lanes:
         self._ready: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._watched: set[Lane] = set()  # whose running task may still be in time
         self._timer: asyncio.TimerHandle | None = None
+        self._kept = THREADS
         self._guard = threading.Lock()  # of all that follows
         self._threads = 0
         self._idle = 0
@@ -114,9 +117,8 @@ class Lanes:
         """Have the threads end; a held one is left alone, it cannot keep the process from ending."""
         if self._timer is not None:
             self._timer.cancel()
-        with self._guard:
-            for _ in range(self._threads):
-                self._ready.put(None)
+        self._kept = 0
+        self._dismiss()
 
     def start(self, task: _Task) -> None:
         """Give a lane's next task to a thread."""
@@ -126,13 +128,24 @@ class Lanes:
         if self._timer is None:
             self._timer = self._loop.call_later(SLOW, self._look)
 
+    @property
+    def _most_threads(self) -> int:
+        fallen = sum(lane.has_fallen for lane in self._held)
+        return self._kept + fallen + min(MOST_SLOW, len(self._held) - fallen)
+
     def _staff(self) -> None:
-        """Have enough threads for what is ready: at most THREADS besides those that are held."""
+        """Have enough threads for what is ready."""
         with self._guard:
             wanted = self._ready.qsize() - self._idle
-            for _ in range(min(wanted, THREADS + len(self._held) - self._threads)):
+            for _ in range(min(wanted, self._most_threads - self._threads)):
                 self._threads += 1
                 threading.Thread(target=self._work, name="lane", daemon=True).start()
+
+    def _dismiss(self) -> None:
+        """Wake threads that are not needed any more: they see that and end."""
+        with self._guard:
+            for _ in range(self._threads - self._most_threads):
+                self._ready.put(None)
 
     def _look(self) -> None:
         """See which tasks do not get on; again and again, but only while any runs."""
@@ -154,7 +167,7 @@ class Lanes:
         """What each thread does."""
         while True:
             with self._guard:
-                if self._threads > THREADS + len(self._held):
+                if self._threads > self._most_threads:
                     self._threads -= 1
                     return
                 self._idle += 1
@@ -162,7 +175,7 @@ class Lanes:
             with self._guard:
                 self._idle -= 1
             if task is None:
-                return
+                continue
             task.lane.progress("the rundir")
             result, error = None, None
             try:
@@ -179,4 +192,5 @@ class Lanes:
         self._watched.discard(task.lane)
         with self._guard:
             self._held.discard(task.lane)
+        self._dismiss()
         task.lane.finish(task, result, error)
