@@ -248,8 +248,8 @@ class Dispatcher:
             return "another job of its queue is before it"
         if job.held is not None:
             return job.held
-        if job.postponed_because is not None:
-            return job.postponed_because
+        if job.delayed:
+            return job.postponed_because or "it is tried again soon"
         if site.is_full:
             return f"its site runs as many jobs as it may ({site.limit})"
         if host.is_full:
