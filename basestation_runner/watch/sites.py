@@ -434,9 +434,10 @@ class SiteWatch:
     def _on_scanned(self, scan: Scan) -> None:
         self._is_scanning = False
         self._scan_timer = self._shared.loop.call_later(self._shared.timing.pause, self._scan_due)
+        due = self._shared.loop.time() + self._shared.timing.settle
         for name, stamp in scan.seen.items():
             if name not in self._names:
-                self._consider(name, stamp)
+                self._consider(name, stamp, due)
         self._note_activation(scan)
         if self.reason is not None:
             self.reason = None
@@ -465,13 +466,13 @@ class SiteWatch:
             self._shared.ledger.first_active(self.site.name, now=time.time())
             self._shared.wake()
 
-    def _consider(self, name: str, stamp: Stamp) -> None:
-        """Take a file when it has not changed for a while: nothing says that it is complete."""
+    def _consider(self, name: str, stamp: Stamp, due: float) -> None:
+        """Take a file if it has not changed when it is `due`: nothing says that it is complete."""
         known = self._candidates.get(name)
         if known is None or known.stamp != stamp:
-            self._candidates[name] = _Candidate(stamp, self._shared.loop.time() + self._shared.timing.settle)
+            self._candidates[name] = _Candidate(stamp, due)
         if self._candidates_timer is None:
-            self._candidates_timer = self._shared.loop.call_later(self._shared.timing.settle, self._look_again)
+            self._candidates_timer = self._shared.loop.call_at(due, self._look_again)
 
     def _look_again(self) -> None:
         self._candidates_timer = None
@@ -484,6 +485,7 @@ class SiteWatch:
             self._plan_to_look_again()
 
     def _on_looked(self, due: dict[str, _Candidate], found: dict[str, Stamp]) -> None:
+        next_due = self._shared.loop.time() + self._shared.timing.settle
         for name, candidate in due.items():
             if self._candidates.get(name) is not candidate:  # an event was faster
                 continue
@@ -492,7 +494,7 @@ class SiteWatch:
             if stamp == candidate.stamp:
                 self._enqueue(name, is_settled=True)
             elif stamp is not None:
-                self._consider(name, stamp)
+                self._consider(name, stamp, next_due)
         if self._candidates:
             self._plan_to_look_again()
 
@@ -539,7 +541,7 @@ class SiteWatch:
                 case inbox.Taken():
                     self._accept(place, outcome)
                 case inbox.Unsettled(name, stamp):
-                    self._consider(name, stamp)
+                    self._consider(name, stamp, self._shared.loop.time() + self._shared.timing.settle)
                 case inbox.Waiting(name, reason):
                     self._try_later(name, reason)
                 case inbox.Rejected(name, reason, now):
