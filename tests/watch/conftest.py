@@ -27,6 +27,8 @@ from basestation_runner.watch.watcher import Watcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from basestation_runner.watch.sites import SiteWatch
+
 DEADLINE = 20.0
 ME = pwd.getpwuid(os.geteuid()).pw_name
 ALL = ("base", "base-login", "early-gps")
@@ -168,8 +170,9 @@ class _Serving(asyncio.Protocol):
 class Bench:
     """Sites, rundirs, a helper and a watcher that can be started again."""
 
-    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, directory: Path, loop: asyncio.AbstractEventLoop, patch: pytest.MonkeyPatch) -> None:
         self.directory = directory
+        self.patch = patch
         self.loop = loop
         self.socket = directory / "helper.sock"
         self.helper = FakeHelper(loop, self.socket)
@@ -236,6 +239,23 @@ class Bench:
             self._running.result(DEADLINE)
             self.watcher = None
 
+    @property
+    def sites_of_watcher(self) -> list[SiteWatch]:
+        assert self.watcher is not None
+        return list(self.watcher.sites)
+
+    def hold_up(self, owner: type, name: str) -> threading.Event:
+        """Make a method wait, on its lane, until the returned event is set."""
+        release = threading.Event()
+        real = getattr(owner, name)
+
+        def waits(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
+            assert release.wait(DEADLINE)
+            return real(*args, **kwargs)
+
+        self.patch.setattr(owner, name, waits)
+        return release
+
     def on_loop(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - any function's result
         """Call a function on the watcher's loop and return its result."""
 
@@ -292,10 +312,10 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A bench whose helper runs; what a test starts is stopped."""
     with loop_thread() as loop:
-        made = Bench(tmp_path, loop)
+        made = Bench(tmp_path, loop, monkeypatch)
         made.helper.start()
         yield made
         made.stop()

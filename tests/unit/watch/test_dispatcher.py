@@ -1,0 +1,234 @@
+"""Which job starts next, against a slow and obvious model of the same rules."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from attrs import define
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from basestation_runner.watch.dispatcher import Dispatcher, Job, Limits
+from basestation_runner.watch.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SITES = ("alpha", "beta", "gamma")
+LIMITS = Limits(normal=3, interactive=2, per_site={"beta": 1}, interactive_per_site=1)
+
+
+@define(eq=False)
+class Known:
+    """What the model knows of a job."""
+
+    job: Job
+    was_chosen: bool = False
+    is_running: bool = False
+    is_delayed: bool = False
+
+
+class Rules(RuleBasedStateMachine):
+    """Everything that may happen to jobs, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatcher = Dispatcher(LIMITS)
+        self.known: list[Known] = []
+        self.seq = 0
+
+    def running(self, site: str | None, *, interactive: bool) -> int:
+        return sum(
+            each.is_running and each.job.interactive == interactive and site in {None, each.job.site}
+            for each in self.known
+        )
+
+    def may_start(self, each: Known) -> bool:
+        """Say what the rules say, slowly."""
+        queue = [other for other in self.known if other.job.queue == each.job.queue]
+        if any(other.is_running for other in queue) or each.is_delayed or each.job.held is not None:
+            return False
+        first = next((other for other in queue if other.was_chosen), queue[0])
+        if first is not each:
+            return False
+        if each.job.interactive:
+            site_limit: int | None = LIMITS.interactive_per_site
+            host_limit = LIMITS.interactive
+        else:
+            site_limit, host_limit = LIMITS.per_site.get(each.job.site), LIMITS.normal
+        kind = each.job.interactive
+        return self.running(None, interactive=kind) < host_limit and (
+            site_limit is None or self.running(each.job.site, interactive=kind) < site_limit
+        )
+
+    def pick(self, data: st.DataObject, *, running: bool) -> Known:
+        return data.draw(st.sampled_from([each for each in self.known if each.is_running is running]))
+
+    @rule(
+        site=st.sampled_from(SITES),
+        queue=st.integers(0, 3),
+        interactive=st.booleans(),
+        held=st.sampled_from([None, None, None, "application x is not defined"]),
+    )
+    def add(self, site: str, queue: int, interactive: bool, held: str | None) -> None:  # noqa: FBT001 - drawn
+        self.seq += 1
+        job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, held=held)
+        self.dispatcher.add(job)
+        self.known.append(Known(job))
+
+    @rule(site=st.sampled_from(SITES), queue=st.integers(0, 3), interactive=st.booleans())
+    def recover_a_running_one(self, site: str, queue: int, interactive: bool) -> None:  # noqa: FBT001 - drawn
+        self.seq += 1
+        job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, state=State.RUNNING)
+        self.dispatcher.add(job)
+        self.known.append(Known(job, was_chosen=True, is_running=True))
+
+    @rule()
+    def choose(self) -> None:
+        able = [each for each in self.known if self.may_start(each)]
+        choice = self.dispatcher.next()
+        if choice is None:
+            assert not able
+            return
+        (chosen,) = [each for each in self.known if each.job is choice.job]
+        assert chosen in able
+        assert chosen.job.interactive or not any(each.job.interactive for each in able)
+        same_site = [each for each in able if each.job.site == chosen.job.site]
+        assert chosen.job.seq == min(
+            each.job.seq for each in same_site if each.job.interactive is choice.job.interactive
+        )
+        queue = [each for each in self.known if each.job.queue == chosen.job.queue]
+        assert choice.queue_length == sum(not each.was_chosen and each is not chosen for each in queue)
+        chosen.was_chosen = chosen.is_running = True
+
+    @precondition(lambda self: any(each.is_running for each in self.known))
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        ended = self.pick(data, running=True)
+        self.dispatcher.remove(ended.job)
+        self.known.remove(ended)
+
+    @precondition(lambda self: any(not each.is_running for each in self.known))
+    @rule(data=st.data())
+    def end_without_running(self, data: st.DataObject) -> None:
+        ended = self.pick(data, running=False)
+        self.dispatcher.remove(ended.job)
+        self.known.remove(ended)
+
+    @precondition(lambda self: any(each.is_running for each in self.known))
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        back = self.pick(data, running=True)
+        self.dispatcher.put_back(back.job)
+        back.is_running, back.is_delayed = False, True
+
+    @precondition(lambda self: any(each.is_delayed for each in self.known))
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        tried = data.draw(st.sampled_from([each for each in self.known if each.is_delayed]))
+        self.dispatcher.retry(tried.job)
+        tried.is_delayed = False
+
+    @precondition(lambda self: any(not each.is_running for each in self.known))
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        resumed = self.pick(data, running=False)
+        self.dispatcher.resume(resumed.job)
+        resumed.was_chosen = resumed.is_running = True
+        resumed.is_delayed = False
+        self.known.sort(key=lambda each: not each.was_chosen)  # what runs stands before what waits
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert self.dispatcher.total_running == sum(each.is_running for each in self.known)
+        assert self.dispatcher.total_queued == sum(not each.is_running for each in self.known)
+        for site in SITES:
+            queued = sum(each.job.site == site and not each.is_running for each in self.known)
+            assert self.dispatcher.queued(site) == queued
+
+    @invariant()
+    def every_waiting_job_has_a_reason(self) -> None:
+        for each in self.known:
+            if not each.is_running:
+                about_to = self.dispatcher.reason(each.job) == "it is about to start"
+                assert about_to is self.may_start(each)
+
+
+TestRules = Rules.TestCase
+TestRules.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+
+
+def jobs(site: str, count: int, *, interactive: bool = False, queues: bool = True, first: int = 1) -> Iterator[Job]:
+    for seq in range(first, first + count):
+        queue = (site, str(seq if queues else 0))
+        yield Job(seq, f"{site}{seq}", site, "app", "script", queue, interactive)
+
+
+def chosen(dispatcher: Dispatcher) -> list[str]:
+    found = []
+    while (choice := dispatcher.next()) is not None:
+        found.append(choice.job.job_id)
+    return found
+
+
+def test_sites_take_turns_however_much_one_of_them_has() -> None:
+    dispatcher = Dispatcher(Limits(normal=6, interactive=8, per_site={}))
+    for job in (*jobs("alpha", 1000), *jobs("beta", 2, first=2000), *jobs("gamma", 1, first=3000)):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == ["alpha1", "beta2000", "gamma3000", "alpha2", "beta2001", "alpha3"]
+
+
+def test_an_interactive_job_starts_although_the_host_is_full_of_normal_ones() -> None:
+    dispatcher = Dispatcher(Limits(normal=2, interactive=8, per_site={"alpha": 1}))
+    for job in jobs("alpha", 10):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == ["alpha1"]
+    for job in jobs("alpha", 1, interactive=True, first=50):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == ["alpha50"]
+
+
+def test_the_length_of_a_queue_is_what_waits_behind_the_job() -> None:
+    dispatcher = Dispatcher(Limits(normal=2, interactive=8, per_site={}))
+    for job in jobs("alpha", 4, queues=False):
+        dispatcher.add(job)
+    choice = dispatcher.next()
+    assert choice is not None
+    assert choice.queue_length == 3
+    assert dispatcher.next() is None
+
+
+def test_a_job_that_is_put_back_keeps_its_place_and_blocks_its_queue_alone() -> None:
+    dispatcher = Dispatcher(Limits(normal=9, interactive=8, per_site={}))
+    first, second = jobs("alpha", 2, queues=False)
+    other = next(jobs("alpha", 1, first=10))
+    for job in (first, second, other):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == ["alpha1", "alpha10"]
+    dispatcher.put_back(first)
+    assert chosen(dispatcher) == []
+    dispatcher.retry(first)
+    assert chosen(dispatcher) == ["alpha1"]
+
+
+@pytest.mark.parametrize("queues", [True, False], ids=["side by side", "one queue"])
+def test_the_cost_of_a_job_does_not_grow_with_the_number_of_jobs(queues: bool) -> None:  # noqa: FBT001 - a parameter
+    """The factor is generous: it is to tell flat from linear, which would be 30."""
+
+    def seconds_a_job(count: int) -> float:
+        dispatcher = Dispatcher(Limits(normal=4, interactive=8, per_site={}))
+        for job in jobs("alpha", count, queues=queues):
+            dispatcher.add(job)
+        done = 2000
+        start = time.process_time()
+        for _ in range(done):
+            choice = dispatcher.next()
+            assert choice is not None
+            dispatcher.remove(choice.job)
+        return (time.process_time() - start) / done
+
+    few, many = min(seconds_a_job(2_000) for _ in range(3)), seconds_a_job(60_000)
+    assert many < 8 * few

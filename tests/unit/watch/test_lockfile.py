@@ -1,0 +1,105 @@
+"""The pid lock that the legacy daemon shares."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from basestation_runner.watch import lockfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GID = os.getegid()
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / lockfile.NAME
+
+
+def dead_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_free_lock_is_written_as_the_legacy_daemon_reads_it(rundir: int, lock: Path) -> None:
+    assert lockfile.take(rundir, GID) is None
+    assert lock.read_bytes() == str(os.getpid()).encode()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o664
+
+
+def test_the_lock_of_a_live_process_is_left_alone(rundir: int, lock: Path) -> None:
+    lock.write_text("1")  # lives, and belongs to another account unless this is root
+    holder = lockfile.take(rundir, GID)
+    assert holder is not None
+    os.close(holder.descriptor)
+    assert holder.pid == 1
+    assert lock.read_text() == "1"
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-1", b"0", b"99999999999999999999", b"1 2", b"\xff", b"1" * 40])
+def test_what_names_no_process_is_replaced(rundir: int, lock: Path, content: bytes) -> None:
+    lock.write_bytes(content)
+    assert lockfile.take(rundir, GID) is None
+    assert lock.read_text() == str(os.getpid())
+
+
+def test_a_stale_lock_is_replaced(rundir: int, lock: Path) -> None:
+    lock.write_text(str(dead_pid()))
+    assert lockfile.take(rundir, GID) is None
+    assert lock.read_text() == str(os.getpid())
+
+
+def test_our_own_lock_is_not_written_again(rundir: int, lock: Path) -> None:
+    lockfile.take(rundir, GID)
+    before = lock.stat()
+    assert lockfile.take(rundir, GID) is None
+    assert lock.stat() == before
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_not_touched(rundir: int, lock: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    lock.symlink_to(other)
+    assert lockfile.take(rundir, GID) is None
+    assert not lock.is_symlink()
+    assert other.read_text() == "precious"
+
+
+def test_a_fifo_is_replaced_and_nobody_waits_for_it(rundir: int, lock: Path) -> None:
+    os.mkfifo(lock)
+    assert lockfile.take(rundir, GID) is None
+    assert lock.read_text() == str(os.getpid())
+
+
+def test_a_directory_cannot_be_replaced_and_that_is_an_error(rundir: int, lock: Path) -> None:
+    lock.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        lockfile.take(rundir, GID)
+    lockfile.release(rundir)
+    assert lock.is_dir()
+
+
+def test_only_our_own_lock_is_removed(rundir: int, lock: Path) -> None:
+    lockfile.release(rundir)
+    lock.write_text("1")
+    lockfile.release(rundir)
+    assert lock.read_text() == "1"
+    lock.unlink()
+    lockfile.take(rundir, GID)
+    lockfile.release(rundir)
+    assert not lock.exists()
