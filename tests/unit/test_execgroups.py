@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from basestation_runner.execgroups import MOST_GROUPS, UNCHANGED, Granted, Refused, decide, of_account
+from basestation_runner.execgroups import Granted, Refused, decide, of_account
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+MOST_GROUPS: Final = 256
+UNCHANGED: Final = 4_294_967_295  # (gid_t) -1
 
 # Few enough small numbers that repeats and matches are common, and the whole range that a GID can have.
 GIDS = st.one_of(st.integers(0, 12), st.integers(2**31 - 2, 2**31 + 2), st.integers(0, UNCHANGED - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from basestation_runner.protocol import (
     LEGACY_REQUESTS,
-    MAX_FRAME,
     REQUESTS,
     FrameDecoder,
     ProtocolError,
@@ -21,6 +20,8 @@ from basestation_runner.protocol import (
     encode,
     is_job_id,
 )
+
+MAX_FRAME: Final = 1_048_576
 
 JSON = st.recursive(
     st.none()
