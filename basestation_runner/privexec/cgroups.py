@@ -64,9 +64,21 @@ class Cgroups:
     def __init__(self, root: str | None) -> None:
         """Take the delegated root's path."""
         self._root = root
+        self._known_faulty: set[str] = set()
 
-    def prepare(self, site: Site) -> list[str]:
-        """Make the site's cgroup and set its limits. Return warnings."""
+    def prepare(self, site: Site) -> str | None:
+        """Make the site's cgroup and set its limits. Return a warning that its jobs need not repeat, or None."""
+        warning = _warning(self._prepare(site))
+        if warning is not None:
+            self._known_faulty.add(site.name)
+        return warning
+
+    def make_leaf(self, site: Site, job_id: str) -> tuple[str | None, str | None]:
+        """Make the job's cgroup with its limits. Return its cgroup.procs file, or None, and a warning, or None."""
+        procs, faults = self._make_leaf(site, job_id)
+        return procs, None if site.name in self._known_faulty else _warning(faults)
+
+    def _prepare(self, site: Site) -> list[str]:
         if self._root is None:
             return []
         warnings = _enable(self._root)
@@ -74,7 +86,7 @@ class Cgroups:
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
-            return [f"its cgroup cannot be made: {error}"]
+            return [f"its cgroup cannot be made: {error.strerror}"]
         group = _cgroup(path)
         warnings += _enable(path)
         quota = site.cpu_quota_pct
@@ -89,19 +101,18 @@ class Cgroups:
                 warnings += _set(group, ((name, unlimited),))
         return warnings + list(_set(group, limits))
 
-    def make_leaf(self, site: Site, job_id: str) -> tuple[str | None, list[str]]:
-        """Make the job's cgroup with its limits. Return its cgroup.procs file, or None, and warnings."""
+    def _make_leaf(self, site: Site, job_id: str) -> tuple[str | None, list[str]]:
         if self._root is None:
             return None, []
         path = self._leaf(site.name, job_id)
         # An administrator who stops the slice while nothing runs removes the sites' cgroups with it.
-        warnings = [] if os.path.isdir(self._site(site.name)) else self.prepare(site)
+        warnings = [] if os.path.isdir(self._site(site.name)) else self._prepare(site)
         try:
             os.mkdir(path)
         except FileExistsError:
             pass  # of a try that failed before the program started
         except OSError as error:
-            return None, [*warnings, f"its cgroup cannot be made: {error}"]
+            return None, [*warnings, f"a job's cgroup cannot be made: {error.strerror}"]
         limits = (
             ("memory_high", None if site.memory_high_mb is None else site.memory_high_mb * _MIB),
             ("memory_max", None if site.memory_max_mb is None else site.memory_max_mb * _MIB),
@@ -134,6 +145,11 @@ class Cgroups:
 
     def _leaf(self, site_name: str, job_id: str) -> str:
         return f"{self._site(site_name)}/job-{job_id}"
+
+
+def _warning(faults: list[str]) -> str | None:
+    """Return one warning of all faults; it names no job, so that the same fault is told once for a site."""
+    return f"limits are not applied: {'; '.join(dict.fromkeys(faults))}" if faults else None
 
 
 def _enable(path: str) -> list[str]:

@@ -141,8 +141,9 @@ def _cgroups(root: Path | None, config: Config) -> Cgroups:
         log.warning("no cgroup is delegated to the helper: sites' limits are not applied")
     groups = Cgroups(path)
     for site in config.sites.values():
-        for warning in groups.prepare(site):
-            log.warning("limits are not applied", site=site.name, reason=warning)
+        warning = groups.prepare(site)
+        if warning is not None:
+            log.warning(warning, site=site.name)
     return groups
 
 

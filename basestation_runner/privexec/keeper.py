@@ -122,7 +122,8 @@ def _settle_in(order: Order, post: Post, report: int) -> None:
 
 def _keep(order: Order, post: Post, report: int) -> None:
     resolved = _resolve(order, post.caller)
-    procs, warnings = post.cgroups.make_leaf(order.site, order.job_id)
+    procs, warning = post.cgroups.make_leaf(order.site, order.job_id)
+    warnings = [] if warning is None else [warning]
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
     who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
