@@ -156,6 +156,7 @@ class Station:
         self.client: Client
         self._cleanup: Final = contextlib.ExitStack()
         self._numbers: Final = itertools.count(1)
+        self._probes: Final[set[str]] = set()  # orders of nothing, sent to see how far the log is
         installation.write(installation.scripts / "do.py", PYTHON_DOES)
         installation.write(installation.scripts / "do.sh", SHELL_DOES)
         installation.write(installation.applications_config, _PROFILES)
@@ -274,6 +275,7 @@ class Station:
             dict(line)
             for line in self.daemon.events
             if line.get("level") == "warning"
+            and line.get("job_id") not in self._probes
             and line["event"] == (event or line["event"])
             and fields.items() <= line.items()
         ]
@@ -282,6 +284,7 @@ class Station:
         """Wait until everything that the helper has logged so far can be seen here."""
         site = next(iter(self.installation.sites.values()))
         order = self.order(site, site.watch_dir, application="none") | {"job_id": uuid.uuid4().hex}
+        self._probes.add(order["job_id"])
         self.refusal(order)
         self.daemon.wait_event(lambda line: line.get("job_id") == order["job_id"])
 
