@@ -132,16 +132,18 @@ class Sites:
 
     async def stop(self, commit: Callable[[], None], patience: float) -> None:
         """Take nothing more, finish what has begun, give the locks back. A hung site is left as it is."""
+        until = self._shared.loop.time() + patience
         self.is_paused = True
-        await self._all(patience, SiteWatch.settle)
+        await self._all(until, SiteWatch.settle)
         commit()  # asks for the acknowledgement of what was just accepted
-        await self._all(patience, SiteWatch.release)
+        await self._all(until, SiteWatch.release)
         commit()
 
-    async def _all(self, patience: float, ask: Callable[[SiteWatch], asyncio.Future[None] | None]) -> None:
+    async def _all(self, until: float, ask: Callable[[SiteWatch], asyncio.Future[None] | None]) -> None:
+        """Ask something of every site, and wait for what is asked until that time of the loop."""
         waited_for = [future for site in self if (future := ask(site)) is not None]
         if waited_for:
-            await asyncio.wait(waited_for, timeout=patience)
+            await asyncio.wait(waited_for, timeout=max(0.0, until - self._shared.loop.time()))
 
 
 @define(eq=False)
