@@ -311,6 +311,21 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., None]:
+    return until
+
+
+@pytest.fixture
+def fake_helper() -> Iterator[FakeHelper]:
+    """A helper alone, not started, for a watcher in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="runner-test-") as directory, loop_thread() as loop:
+        Path(directory).chmod(0o755)
+        made = FakeHelper(loop, Path(directory) / "helper.sock")
+        yield made
+        made.kill()
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A bench whose helper runs; what a test starts is stopped."""

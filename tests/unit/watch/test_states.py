@@ -39,7 +39,7 @@ def test_a_job_that_has_run_is_never_queued_again(told: list[Event]) -> None:
         assert not (has_run and state in {State.QUEUED, State.STARTING, State.REFUSED})
 
 
-@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING, *FINAL])
+@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING, *sorted(FINAL)])
 def test_only_a_queued_job_can_be_dispatched(state: State) -> None:
     with pytest.raises(ForbiddenError):
         advance(state, Event.DISPATCH)
