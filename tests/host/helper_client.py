@@ -47,6 +47,11 @@ _OUTCOMES: Final = ("ended", "lost", "refused", "temporary", "never_started")
 Message = dict[str, Any]
 
 
+def parent_of(pid: int) -> int:
+    """Return a process's parent: of a job, its keeper."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @contextlib.contextmanager
 def acting_as(account: Account | None) -> Iterator[None]:
     """Have an account's effective ids and groups for a moment, as the file system and a socket's peer see them."""
@@ -181,7 +186,10 @@ class Station:
         return self.daemon
 
     def connect(self, account: Account | None = None) -> Client:
-        return self._cleanup.enter_context(Client(self.installation.helper_socket, account))
+        return self.connect_at(self.installation.helper_socket, account)
+
+    def connect_at(self, path: Path, account: Account | None = None) -> Client:
+        return self._cleanup.enter_context(Client(path, account))
 
     def mission(self, site: Site, *, mode: int = 0o2770) -> Path:
         """Make a mission directory of the site's account, in a home that all the site's missions share."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.host.helper_client import Gate, Station
+from tests.host.helper_client import Gate, Station, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
@@ -106,8 +106,7 @@ def test_what_a_killed_keeper_left_in_its_leaf_is_killed_through_the_cgroup(stat
     with Gate(station.installation.top / "gate") as gate:
         order = station.order(site, station.mission(site), "do.sh", gate.in_shell)
         pid = station.start_job(order)["pid"]
-        keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(keeper, 9)
+        os.kill(parent_of(pid), 9)
         station.daemon.wait_event(lambda event: event["event"] == "job without a keeper")
         leaf = station.installation.cgroup_root / "site-one" / f"job-{order['job_id']}"
         assert (leaf / "cgroup.kill").read_text() == "1"

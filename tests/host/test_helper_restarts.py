@@ -14,7 +14,7 @@ import pytest
 
 from basestation_runner import protocol
 from basestation_runner.sandbox.installation import HELPER, WATCHER
-from tests.host.helper_client import DEADLINE, Client, Gate, NameService, Station, launcher
+from tests.host.helper_client import DEADLINE, Client, Gate, NameService, Station, launcher, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,7 @@ def test_a_claim_names_keeper_and_job_before_the_job_runs(station: Station, orde
     pid = station.start_job(order)["pid"]
     claim = claim_of(station, order)
     assert claim["child"]["pid"] == pid
-    assert claim["keeper"]["pid"] == int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert claim["keeper"]["pid"] == parent_of(pid)
     gate.open()
     station.client.event(order["job_id"], "ended")
 

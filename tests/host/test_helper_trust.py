@@ -12,7 +12,7 @@ import pytest
 
 from basestation_runner.sandbox.installation import HELPER, WATCHER
 from basestation_runner.sandbox.program import write_launcher
-from tests.host.helper_client import DEADLINE, Gate, Station
+from tests.host.helper_client import DEADLINE, Gate, Station, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_a_keeper_holds_no_more_than_the_helper_and_is_as_closed(station: Statio
     with Gate(station.installation.top / "gate") as gate:
         order = station.order(site, station.mission(site), "do.sh", gate.in_shell)
         job = station.start_job(order)["pid"]
-        keeper = int(status_of(job)["PPid"])
+        keeper = parent_of(job)
         assert keeper != helper.pid
         status = status_of(keeper)
         assert [status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [BOTH, BOTH, NONE, NONE]
