@@ -99,7 +99,7 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += _LEGEND
-    lines += [f"{o.request.site.name}: {o.request.script} was refused: {o.reason}" for o in outcomes if o.reason]
+    lines += [f"{o.request.site.name}: {o.request.script} did not run: {o.reason}" for o in outcomes if o.reason]
     return "\n".join(lines)
 
 

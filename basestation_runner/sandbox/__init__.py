@@ -5,6 +5,8 @@ As root, the daemons, sites and clients have accounts of their own, which exist 
 
 import contextlib
 import itertools
+import os
+import pwd
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Final
 
 from attrs import define, field
 
+from basestation_runner.errors import RunnerError
 from basestation_runner.sandbox import namespace, program
 from basestation_runner.sandbox.accounts import Accounts
 from basestation_runner.sandbox.installation import HELPER, WATCHER, Installation
@@ -58,7 +61,11 @@ def with_accounts() -> Iterator[Sandbox]:
 
 @contextlib.contextmanager
 def single_account() -> Iterator[Sandbox]:
-    """Open a sandbox in which everything runs as the caller."""
+    """Open a sandbox in which everything runs as the caller. Raises RunnerError for a caller without a name."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError as error:
+        raise RunnerError(f"uid {os.getuid()} has no account", hint="run this as an account that has a name") from error
     with tempfile.TemporaryDirectory(prefix="runner-") as root:
         yield Sandbox(Path(root), program.in_place(), None)
 

@@ -73,6 +73,14 @@ sys.exit(main(["demo", "--json"]))
 
 
 @pytest.mark.usefixtures("privileged")
+def test_it_works_below_a_program_that_uses_posix_spawn() -> None:
+    # As make does: the C library leaves two signals of its own ignored in what is spawned, and in all below it.
+    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(sys.executable, [*DEMO, "--json"], os.environ, file_actions=quiet)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.usefixtures("privileged")
 def test_the_table_has_a_line_for_each_job() -> None:
     lines = run(DEMO).stdout.splitlines()
     heading = next(number for number, line in enumerate(lines) if line.startswith("SITE "))

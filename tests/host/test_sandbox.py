@@ -269,6 +269,12 @@ def test_a_single_account_sandbox_runs_everything_as_the_caller() -> None:
     assert not sandbox.root.exists()
 
 
+def test_a_caller_without_a_name_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    with pytest.raises(RunnerError, match="uid 4000000000 has no account"), single_account():
+        pass
+
+
 def test_the_stand_in_script_reports_what_it_was_run_as(installation: Installation) -> None:
     site = installation.add_site("one", "srv/one")
     script, python = installation.scripts / "Base.py", installation.program.python
