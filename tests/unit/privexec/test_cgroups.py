@@ -1,0 +1,141 @@
+"""What is written into cgroups, and that nothing there can fail a job; against a plain directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from basestation_runner.config.model import Site
+from basestation_runner.privexec import cgroups
+from basestation_runner.privexec.cgroups import Cgroups
+
+
+def site(**fields: Any) -> Site:  # noqa: ANN401 - any field of a site
+    return Site(name="one", watch_dir="/srv/one", runner_user="runner-one", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "file", "text"),
+    [
+        ({"cpu_quota_pct": 1}, "cpu.max", "1000 100000"),
+        ({"cpu_quota_pct": 100}, "cpu.max", "100000 100000"),
+        ({"cpu_quota_pct": 1050}, "cpu.max", "1050000 100000"),
+        ({"cpu_weight": 10000}, "cpu.weight", "10000"),
+        ({"tasks_max": 7}, "pids.max", "7"),
+        ({}, "pids.max", "4096"),
+    ],
+)
+def test_a_sites_limits_have_the_kernels_units(tmp_path: Path, fields: dict[str, int], file: str, text: str) -> None:
+    assert Cgroups(str(tmp_path)).prepare(site(**fields)) is None
+    assert (tmp_path / "site-one" / file).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, {}),
+        ({"memory_high_mb": 3}, {"memory.high": "3145728"}),
+        ({"memory_max_mb": 1}, {"memory.max": "1048576"}),
+    ],
+)
+def test_a_jobs_limits_are_in_bytes(tmp_path: Path, fields: dict[str, int], wanted: dict[str, str]) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site(**fields))
+    procs, warning = groups.make_leaf(site(**fields), "ab-1")
+    leaf = tmp_path / "site-one/job-ab-1"
+    assert (procs, warning) == (str(leaf / "cgroup.procs"), None)
+    assert {path.name: path.read_text() for path in leaf.iterdir()} == wanted
+
+
+def test_a_leaf_of_an_earlier_try_is_used_again(tmp_path: Path) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site())
+    assert groups.make_leaf(site(), "ab-1") == groups.make_leaf(site(), "ab-1")
+
+
+def test_an_empty_leaf_is_removed_and_another_is_left(tmp_path: Path) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site())
+    groups.make_leaf(site(), "ab-1")
+    groups.remove_leaf("one", "ab-1")
+    assert not (tmp_path / "site-one/job-ab-1").exists()
+    groups.make_leaf(site(memory_max_mb=1), "ab-2")
+    groups.remove_leaf("one", "ab-2")
+    assert (tmp_path / "site-one/job-ab-2").exists()
+
+
+def test_without_a_root_nothing_is_done_and_nothing_warned_of() -> None:
+    groups = Cgroups(None)
+    assert groups.prepare(site(cpu_weight=1)) is None
+    assert groups.make_leaf(site(memory_max_mb=1), "ab") == (None, None)
+    assert groups.memory_peak("one", "ab") is None
+    groups.kill("one", "ab")
+    groups.remove_leaf("one", "ab")
+
+
+@pytest.mark.parametrize(("text", "peak"), [("12345\n", 12345), ("max\n", None), ("", None), (None, None)])
+def test_a_peak_that_cannot_be_read_is_not_known(tmp_path: Path, text: str | None, peak: int | None) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site())
+    groups.make_leaf(site(), "ab")
+    if text is not None:
+        (tmp_path / "site-one/job-ab/memory.peak").write_text(text)
+    assert groups.memory_peak("one", "ab") == peak
+
+
+def test_what_is_in_a_leaf_is_killed_at_once(tmp_path: Path) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site())
+    groups.make_leaf(site(), "ab")
+    groups.kill("one", "ab")
+    assert (tmp_path / "site-one/job-ab/cgroup.kill").read_text() == "1"
+    groups.kill("one", "gone")
+
+
+def test_a_warning_names_every_fault_and_no_job(tmp_path: Path) -> None:
+    (tmp_path / "site-one").mkdir()
+    for name in ("cpu.max", "pids.max", "cgroup.subtree_control"):
+        (tmp_path / "site-one" / name).mkdir()  # cannot be written, by root either
+    warning = Cgroups(str(tmp_path)).prepare(site(cpu_quota_pct=5, cpu_weight=5))
+    assert warning is not None
+    assert warning.startswith("limits are not applied: ")
+    assert "cpu.max cannot be set: Is a directory" in warning
+    assert "pids.max cannot be set: Is a directory" in warning
+    assert "cpu.weight" not in warning
+
+
+def test_a_leafs_fault_is_the_same_text_for_every_job(tmp_path: Path) -> None:
+    (tmp_path / "site-one").write_text("no directory")
+    groups = Cgroups(str(tmp_path))
+    warnings = {groups.make_leaf(site(), job_id)[1] for job_id in ("ab-1", "ab-2")}
+    assert len(warnings) == 1
+    assert None not in warnings
+
+
+def test_a_site_that_has_been_warned_of_is_not_warned_of_again(tmp_path: Path) -> None:
+    (tmp_path / "site-one").write_text("no directory")
+    groups = Cgroups(str(tmp_path))
+    assert groups.prepare(site()) is not None
+    assert groups.make_leaf(site(), "ab") == (None, None)
+
+
+@pytest.mark.parametrize("delegated", [True, False])
+def test_the_root_is_the_directory_jobs_beside_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, delegated: bool
+) -> None:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if own is None:
+        pytest.skip("a kernel without cgroup version 2")
+    unit = tmp_path / "slice" / "unit"
+    jobs = tmp_path / "slice" / "jobs"
+    for directory in (unit, jobs):
+        directory.mkdir(parents=True)
+    if delegated:
+        for file in (jobs.parent / "cgroup.procs", jobs / "cgroup.procs", jobs / "cgroup.subtree_control"):
+            file.touch()
+    # As if this process's own cgroup were below the unit.
+    monkeypatch.setattr(cgroups, "_MOUNT", str(unit) if own == "/" else str(unit / "x"))
+    assert cgroups.delegated_root() == (str(jobs) if delegated else None)
