@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml requirements/build.lock requirements/dev.lock | system-
 	@touch $@
 
 .PHONY: demo
-demo: setup ## run a throw-away runner with two sites, for instance ARGS=--json
+demo: setup ## run a throw-away runner with three sites, for instance ARGS=--json
 	$(BIN)/runner demo $(ARGS)
 
 .PHONY: test

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@common.path_option("--keep", None, "Work in this directory and leave it behind.")
+@common.path_option("--keep", None, "Copy everything to this directory at the end, to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print what happened as JSON.")
 def demo(*, keep: Path | None, as_json: bool) -> int:
     """Run a throw-away runner with sites, requests and jobs, and show what happens."""

@@ -43,8 +43,12 @@ def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket
     is how the keeper learns of it.
     """
     try:
-        warnings = identity.drop(who)
-        if keeper.recv(1) == GO:
+        try:
+            warnings = identity.drop(who)
+        finally:
+            # Also after a failure: ending with it unread would cost the keeper the message that says what failed.
+            go = keeper.recv(1)
+        if go == GO:
             _tell(keeper, warnings=warnings)
             _execute(order, account, keeper, cache_dir, gid=who.groups[0])
     except RefusedError as error:

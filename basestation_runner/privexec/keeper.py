@@ -129,7 +129,8 @@ def _keep(order: Order, post: Post, report: int) -> None:
     who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
     child = _fork_job(order, post, resolved, who, report)
     _claim(order, post, child)
-    child.socket.send(job.GO)
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
+        child.socket.send(job.GO)
     started_at = _await_exec(child)
     outcome = child.outcome
     if outcome is None or outcome["outcome"] != "ready":
@@ -220,7 +221,10 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
 def _await_exec(child: _Job) -> float:
     """Take the child's messages until its end of the socket closes: by execve, or because it ended before."""
     while True:
-        data, descriptors = _receive(child.socket)
+        try:
+            data, descriptors = _receive(child.socket)
+        except ConnectionResetError:  # it was killed with our word unread; what it has said before still follows
+            continue
         if not data:
             return time.time()
         message = json.loads(data)
