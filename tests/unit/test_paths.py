@@ -372,8 +372,10 @@ def test_an_unjailed_path_leads_where_it_leads_for_everybody_if_that_is_inside(l
 
 def test_a_root_that_is_missing_or_no_directory_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    before = open_descriptors()
     with pytest.raises(PathRefusedError, match="not a directory"):
         Tree([str(tmp_path / "file")], jailed=False)
+    assert open_descriptors() == before
     with pytest.raises(FileNotFoundError):
         Tree([str(tmp_path / "missing")], jailed=False)
     with pytest.raises(NotADirectoryError):
@@ -425,9 +427,11 @@ def linked(privileged: None, tmp_path: Path) -> Path:  # noqa: ARG001 - only for
 
 @pytest.mark.parametrize("name", ["absolute", "relative", "two", "above/tree", "here/absolute", "absolute/../tree"])
 def test_a_root_may_be_reached_through_links_that_root_alone_can_change(linked: Path, name: str) -> None:
+    before = open_descriptors()
     with Tree([str(linked / name)], jailed=False) as tree:
         path = str(linked / name / "mission")
         assert inode_of(tree.open_directory(path)) == inode(linked.parent / "real" / "tree" / "mission")
+    assert open_descriptors() == before
 
 
 def test_a_root_may_be_a_link_to_its_own_directory(linked: Path) -> None:
@@ -461,8 +465,10 @@ def test_a_root_is_not_reached_through_a_link_that_others_can_change(
 ) -> None:
     os.chown(linked, owner, -1)
     linked.chmod(mode)
+    before = open_descriptors()
     with pytest.raises(PathRefusedError, match="others than root"):
         Tree([str(linked / name)], jailed=False)
+    assert open_descriptors() == before
 
 
 def test_a_root_that_is_a_link_to_itself_is_refused(linked: Path) -> None:
@@ -539,6 +545,13 @@ def test_a_fifo_with_a_reader_is_no_log_either(place: Place) -> None:
     with pytest.raises(PathRefusedError, match="regular"):
         place.open_log("fifo")
     os.close(reader)
+
+
+def test_a_fifo_that_can_only_be_written_is_not_waited_for(anyones: Path) -> None:
+    make_fifo(anyones / "fifo")
+    (anyones / "fifo").chmod(0o222)
+    with as_nobody(), Tree([str(anyones)], jailed=False) as tree, pytest.raises(OSError, match="No such device"):
+        tree.open_log(str(anyones / "fifo"), os.getegid())
 
 
 @pytest.mark.usefixtures("privileged")
