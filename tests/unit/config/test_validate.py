@@ -20,6 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with good and bad files, the working directory."""
     files = {
         "sites.yaml": SITES,
+        "others.yaml": SITES,
         "plain.yaml": PLAIN,
         "applications.yaml": APPLICATIONS,
         "bad-sites.yaml": "a: {watch_dir: srv, runner_user: root}\n",
@@ -44,9 +45,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["sites.yaml: ok (2 sites)", "applications.yaml: ok (1 application)"],
             [],
         ),
-        (["applications.yaml"], None, ["applications.yaml: ok (1 application)"], []),
+        (
+            ["applications.yaml"],
+            None,
+            ["applications.yaml: ok (1 application)", "sites.yaml: ok (2 sites)"],
+            [],
+        ),
+        (
+            ["sites.yaml"],
+            None,
+            ["sites.yaml: ok (2 sites)", "applications.yaml: ok (1 application)"],
+            [],
+        ),
         (["plain.yaml", "plain.yaml"], None, ["plain.yaml: ok (1 site)"], []),
-        (["sites.yaml"], None, [], ["sites.yaml:1:55: a.applications[0]: application extra is not defined"]),
+        (["others.yaml"], None, [], ["others.yaml:1:55: a.applications[0]: application extra is not defined"]),
         (
             ["bad-sites.yaml", "plain.yaml"],
             None,
@@ -66,9 +78,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["bad-applications.yaml:1:22: default_application: application none is not defined"],
         ),
         (
-            ["sites.yaml", "broken.yaml"],
+            ["others.yaml", "broken.yaml"],
             None,
-            ["sites.yaml: ok (2 sites)"],
+            ["others.yaml: ok (2 sites)"],
             ["broken.yaml:1:5: not valid YAML"],
         ),
         (
@@ -84,7 +96,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_fault_of_every_file_is_a_line_and_so_is_every_sound_file(
     files: list[str], applications: str | None, out: list[str], err: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run([Path(file) for file in files], Path(applications) if applications else None)
+    status = run([Path(file) for file in files], applications=Path(applications) if applications else None)
     printed = capsys.readouterr()
     assert printed.out.splitlines() == out
     lines = printed.err.splitlines()
@@ -98,9 +110,9 @@ def test_profiles_count_for_the_sites_in_their_own_directory_only(
 ) -> None:
     (folder / "host").mkdir()
     (folder / "host/sites.yaml").write_text(SITES)
-    assert run([Path("host/sites.yaml"), Path("applications.yaml")], None) == 1
+    assert run([Path("host/sites.yaml"), Path("applications.yaml")]) == 1
     assert "application extra is not defined" in capsys.readouterr().err
-    assert run([Path("host/sites.yaml"), Path("bad-applications.yaml")], Path("applications.yaml")) == 1
+    assert run([Path("host/sites.yaml"), Path("bad-applications.yaml")], applications=Path("applications.yaml")) == 1
     assert "host/sites.yaml: ok (2 sites)" in capsys.readouterr().out
 
 
@@ -108,7 +120,7 @@ def test_sites_that_are_called_like_a_field_of_the_other_file_are_sites(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "odd.yaml").write_text("applications: {watch_dir: /srv/a, runner_user: b}\n")
-    assert run([folder / "odd.yaml"], None) == 0
+    assert run([folder / "odd.yaml"]) == 0
     assert capsys.readouterr().out == f"{folder}/odd.yaml: ok (1 site)\n"
 
 
