@@ -1,8 +1,7 @@
-"""What is done in one site's rundir: finding it, listing it, reading requests, acknowledging them. Blocking calls.
+"""What lies in one site's rundir: listed, read, judged, acknowledged. Blocking calls, for the site's lane only.
 
-Runs on the site's lane, never on the loop, and decides nothing about jobs. Everything is opened relative to the
-rundir's descriptor, without following a link and without waiting for a FIFO. The rundir is opened anew for each task: a
-kept descriptor would hide its removal, and could not tell that its path leads elsewhere by now.
+Decides nothing about jobs. Everything is opened relative to the rundir's descriptor, without following a link and
+without waiting for a FIFO.
 """
 
 from __future__ import annotations
@@ -13,23 +12,22 @@ import os
 import re
 import secrets
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
 from basestation_runner import nss, runfile, syscalls
-from basestation_runner.watch import inotify, lockfile, setaside
+from basestation_runner.watch import setaside
+from basestation_runner.watch.rundir import says
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from basestation_runner.config.model import Application, Site
-    from basestation_runner.watch.inotify import Watches
+    from basestation_runner.config.model import Application
     from basestation_runner.watch.ledger import Intake
-
-    GetOn = Callable[[str], None]
+    from basestation_runner.watch.rundir import GetOn, Place, Rundir
 
 REJECTED: Final = "rejected"
 STALE: Final = "stale"
@@ -37,6 +35,7 @@ ARCHIVE: Final = "archive"
 
 _PRIVATE: Final = ".taken-"
 _MEMBER_FOR: Final = 60.0  # seconds that "is a member of the site's group" is believed
+_ABSENT_FOR: Final = 10.0  # seconds that "there is no such account" is not believed
 _TAGGED: Final = re.compile(r".+\.[0-9a-f]{16}", re.DOTALL)
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS: Final = (
@@ -47,63 +46,6 @@ _KINDS: Final = (
 )
 # A file for which opening or reading fails like this is faulty itself; any other error is the rundir's or the host's.
 _FAULTS_OF_A_FILE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
-
-
-class NotReadyError(Exception):
-    """The site cannot be served now; the text says why."""
-
-
-class MovedError(Exception):
-    """The rundir's path does not lead to the directory that is watched any more."""
-
-
-@frozen
-class Place:
-    """Which directory the rundir is."""
-
-    device: int
-    inode: int
-
-    @classmethod
-    def of(cls, descriptor: int) -> Place:
-        """Return where an open directory is."""
-        status = os.fstat(descriptor)
-        return cls(status.st_dev, status.st_ino)
-
-
-@frozen
-class Found:
-    """The rundir is there."""
-
-    place: Place
-
-
-@frozen
-class Missing:
-    """The rundir cannot be opened. `watch` is on the nearest directory above it, in which `name` should appear;
-    `appeared` if the rundir came while that watch was made.
-    """
-
-    reason: str
-    watch: int | None
-    name: str
-    appeared: bool
-
-
-@frozen
-class Armed:
-    """The rundir is watched and its lock is ours, or `lock_fault` says why it could not be written."""
-
-    watch: int
-    lock_fault: str | None
-
-
-@frozen
-class Locked:
-    """A live process has the lock; `watch` is on the lock's file."""
-
-    pid: int
-    watch: int
 
 
 @frozen
@@ -228,129 +170,16 @@ def is_request(name: str) -> bool:
 
 
 class Inbox:
-    """One site's rundir. A task that takes `get_on` calls it whenever it gets on, with what it waits for next."""
+    """What lies in one site's rundir. A task calls `get_on` whenever it gets on, with what it waits for next."""
 
-    def __init__(self, site: Site, watches: Watches, choose: Callable[[str], Application | None]) -> None:
+    def __init__(self, rundir: Rundir, choose: Callable[[str], Application | None]) -> None:
         """`choose` returns the profile for a script, None if there is none."""
-        self._site = site
-        self._watches = watches
+        self._rundir = rundir
         self._choose = choose
-        self._uid = -1
-        self._gid = -1
-        self._members: dict[int, float] = {}
+        self._members: dict[int, float] = {}  # until when an owner is known to be a member
+        self._absent: dict[int, float] = {}  # until when an owner may still come to be known
         self._left: dict[str, Stamp] = {}
         self._rejected: int | None = None
-
-    # Finding and arming
-
-    def find(self, get_on: GetOn) -> Found | Missing:
-        """Look the site's account and its rundir up. Raises NotReadyError, nss.LookupFailedError or OSError."""
-        get_on("the name service")
-        self._look_up()
-        get_on("the rundir")
-        try:
-            return Found(self._place())
-        except OSError as error:
-            return self._missing(error)
-
-    def arm(self, place: Place) -> Armed | Locked:
-        """Make the rundir's lock ours, and watch the rundir. Raises MovedError or OSError."""
-        with self._rundir(place) as rundir:
-            lock_fault = None
-            if not self._site.ignore_lock:
-                try:
-                    holder = lockfile.take(rundir, self._gid)
-                except OSError as error:
-                    lock_fault = _says(error)
-                else:
-                    if holder is not None:
-                        return self._locked(rundir, holder)
-            return Armed(self._watches.add(rundir, inotify.RUNDIR), lock_fault)
-
-    def check(self, place: Place) -> None:
-        """See whether all is as `arm` left it. Raises MovedError if the rundir or the lock is not ours, or OSError."""
-        with self._rundir(place) as rundir:
-            if self._site.ignore_lock:
-                return
-            holder = None
-            with suppress(OSError):  # that it cannot be written was said when the site was armed
-                holder = lockfile.take(rundir, self._gid)
-            if holder is not None:
-                os.close(holder.descriptor)
-                raise MovedError
-
-    def release(self, place: Place) -> None:
-        """Give the lock back. Raises MovedError or OSError."""
-        if not self._site.ignore_lock:
-            with self._rundir(place) as rundir:
-                lockfile.release(rundir)
-
-    def _look_up(self) -> None:
-        account = nss.account(self._site.runner_user)
-        if account is None:
-            raise NotReadyError(f"there is no account {self._site.runner_user}")
-        gid: int | str = self._site.groups[0] if self._site.groups else account.gid
-        if isinstance(gid, str):
-            group = nss.group(gid)
-            if group is None:
-                raise NotReadyError(f"there is no group {gid}")
-            gid = group.gid
-        self._uid, self._gid = account.uid, gid
-        self._members.clear()
-
-    def _place(self) -> Place:
-        descriptor = _open_directory(self._site.watch_dir)
-        try:
-            return Place.of(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _missing(self, error: OSError) -> Missing:
-        reason = f"{self._site.watch_dir}: {_says(error)}"
-        try:
-            parent, name = inotify.open_nearest(self._site.watch_dir)
-        except OSError:
-            return Missing(reason, None, "", appeared=False)
-        try:
-            watch = self._watches.add(parent, inotify.PARENT)
-        except PermissionError:  # a directory that must not be listed cannot be watched
-            return Missing(reason, None, "", appeared=False)
-        finally:
-            os.close(parent)
-        appeared = True
-        try:
-            self._place()
-        except OSError:
-            appeared = False
-        return Missing(reason, watch, name, appeared)
-
-    def _locked(self, rundir: int, holder: lockfile.Holder) -> Locked:
-        try:
-            watch = self._watches.add(holder.descriptor, inotify.FILE)
-            present = os.stat(lockfile.NAME, dir_fd=rundir, follow_symlinks=False)
-            if present.st_ino != os.fstat(holder.descriptor).st_ino:
-                raise MovedError
-        except FileNotFoundError:
-            raise MovedError from None
-        finally:
-            os.close(holder.descriptor)
-        return Locked(holder.pid, watch)
-
-    @contextmanager
-    def _rundir(self, place: Place) -> Iterator[int]:
-        """Open the rundir. Raises MovedError if it is not `place`."""
-        try:
-            descriptor = _open_directory(self._site.watch_dir)
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
-                raise MovedError from error
-            raise
-        try:
-            if Place.of(descriptor) != place:
-                raise MovedError
-            yield descriptor
-        finally:
-            os.close(descriptor)
 
     # Listing
 
@@ -363,7 +192,7 @@ class Inbox:
         seen: dict[str, Stamp] = {}
         stale: list[str] = []
         stale_left: list[str] = []
-        with self._rundir(place) as rundir:
+        with self._rundir.open(place) as rundir:
             for name in os.listdir(rundir):  # noqa: PTH208 - of a descriptor
                 get_on("the rundir")
                 with suppress(FileNotFoundError):
@@ -393,7 +222,7 @@ class Inbox:
     def look_again(self, get_on: GetOn, place: Place, names: Iterable[str]) -> dict[str, Stamp]:
         """Return the present stamps of those files that still exist. Raises MovedError or OSError."""
         found: dict[str, Stamp] = {}
-        with self._rundir(place) as rundir:
+        with self._rundir.open(place) as rundir:
             for name in names:
                 get_on("the rundir")
                 with suppress(FileNotFoundError):
@@ -408,7 +237,7 @@ class Inbox:
         Each name comes with whether the file has not changed for a while; else what looks unfinished is left alone.
         """
         outcomes: list[Outcome] = []
-        with self._rundir(place) as rundir:
+        with self._rundir.open(place) as rundir:
             for name, is_settled in names.items():
                 get_on("the rundir")
                 with suppress(FileNotFoundError):
@@ -464,17 +293,25 @@ class Inbox:
             raise _NeverError("it has a second name (a hard link)")
         if status.st_size > runfile.MAX_BYTES:
             raise _NeverError(f"it is larger than {runfile.MAX_BYTES >> 10} KiB")
-        if status.st_uid in {0, self._uid} or self._members.get(status.st_uid, 0) > monotonic():
+        if status.st_uid in {0, self._rundir.uid} or self._members.get(status.st_uid, 0) > monotonic():
             return
         get_on("the name service")
         try:
-            is_member = nss.is_member(status.st_uid, self._gid)
+            self._judge_owner(status.st_uid)
         except nss.LookupFailedError as error:
             raise _NotNowError(f"its owner cannot be looked up: {error}") from None
         get_on("the rundir")
-        if not is_member:
-            raise _NeverError(f"its owner (uid {status.st_uid}) is no member of the site's group (gid {self._gid})")
-        self._members[status.st_uid] = monotonic() + _MEMBER_FOR
+
+    def _judge_owner(self, uid: int) -> None:
+        account = nss.account_by_uid(uid)
+        if account is None:  # a directory service that is late looks like this too
+            if self._absent.setdefault(uid, monotonic() + _ABSENT_FOR) > monotonic():
+                raise _NotNowError(f"its owner (uid {uid}) is not known")
+            raise _NeverError(f"its owner (uid {uid}) is not known")
+        self._absent.pop(uid, None)
+        if self._rundir.gid not in nss.groups_of(account):
+            raise _NeverError(f"its owner ({account.name}) is no member of the site's group (gid {self._rundir.gid})")
+        self._members[uid] = monotonic() + _MEMBER_FOR
 
     def _reject(self, rundir: int, name: str, stamp: Stamp, reason: str) -> Rejected | None:
         """Set aside what is no request. When it cannot be moved, that is said once for each state of the file."""
@@ -507,7 +344,9 @@ class Inbox:
         if not Stamp.of(os.stat(private, dir_fd=rundir, follow_symlinks=False)).is_same_file(stamp):
             _put_back(rundir, private, name)
             return None
-        return setaside.set_aside(rundir, private, folder=folder, name=name, tag=tag, gid=self._gid, reason=reason)
+        return setaside.set_aside(
+            rundir, private, folder=folder, name=name, tag=tag, gid=self._rundir.gid, reason=reason
+        )
 
     # Acknowledging
 
@@ -517,7 +356,7 @@ class Inbox:
         Also completes what a crash has interrupted, at whichever step.
         """
         results: list[Acknowledged | Left] = []
-        with self._rundir(place) as rundir:
+        with self._rundir.open(place) as rundir:
             for request in requests:
                 get_on("the rundir")
                 results.append(self._acknowledge(rundir, request))
@@ -532,13 +371,13 @@ class Inbox:
                 if not _exists(rundir, private):  # a task that once hung may have moved it in between
                     return Acknowledged(request.job_id)
             except OSError as error:
-                return Left(request.job_id, _says(error))
+                return Left(request.job_id, says(error))
         try:
             if _identity(rundir, private) != request.identity:  # another request has taken the name
                 _put_back(rundir, private, request.name)
-            elif self._site.archive:
+            elif self._rundir.site.archive:
                 now = setaside.set_aside(
-                    rundir, private, folder=ARCHIVE, name=request.name, tag=request.job_id, gid=self._gid
+                    rundir, private, folder=ARCHIVE, name=request.name, tag=request.job_id, gid=self._rundir.gid
                 )
                 return Acknowledged(request.job_id, now)
             else:
@@ -546,18 +385,8 @@ class Inbox:
         except FileNotFoundError:
             pass
         except OSError as error:
-            return Left(request.job_id, _says(error))
+            return Left(request.job_id, says(error))
         return Acknowledged(request.job_id)
-
-
-def _open_directory(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def _says(error: OSError) -> str:
-    if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-        return "it is not a directory"
-    return "it does not exist" if error.errno == errno.ENOENT else error.strerror or str(error)
 
 
 def _kind(mode: int) -> str:

@@ -78,6 +78,7 @@ class Watches:
         """Stop reading and forget all watches."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
+        self._fd = -1  # a task that hangs may still ask for a watch
         self._subscribers.clear()
 
     def add(self, descriptor: int, mask: int) -> int:

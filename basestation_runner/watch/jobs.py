@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from attrs import asdict
 from basestation_runner import runfile
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Intake, NewJob
+from basestation_runner.watch.repeats import Repeats
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 60.0
-SUMMED_FOR: Final = 60.0
-"""Seconds in which a reason to postpone jobs of a site is logged once, and then as a number of jobs."""
 IDS_PER_FRAME: Final = 1000
 SETTLED_AGAIN: Final = 1000
 """Ended jobs that the helper is told of again after a reconnect: it may have missed the first word."""
@@ -76,7 +74,7 @@ class Jobs:
         self._on_room = on_room
         self._in_flight: dict[str, Job] = {}  # starting and running ones
         self._settled: list[str] = []
-        self._postponed: Counter[tuple[str, str]] = Counter()
+        self._repeats = Repeats(loop)
         self._digests = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 
@@ -333,24 +331,14 @@ class Jobs:
         for job_ids in _portions(settled):
             self._send({"request": "settled", "job_ids": job_ids})
 
-    # A reason that repeats
-
     def _sum_up(self, job: Job, reason: str) -> None:
-        key = (job.site, reason)
-        if key in self._postponed:
-            self._postponed[key] += 1
-            return
-        self._postponed[key] = 0
-        self._loop.call_later(SUMMED_FOR, self._summed_up, key)
-        self._ledger.after(partial(self._log.warning, "job postponed", site=job.site, job_id=job.job_id, reason=reason))
-
-    def _summed_up(self, key: tuple[str, str]) -> None:
-        count = self._postponed.pop(key)
-        if count:
-            site, reason = key
-            self._log.warning("jobs postponed", site=site, times=count, reason=reason)
-            self._postponed[key] = 0
-            self._loop.call_later(SUMMED_FOR, self._summed_up, key)
+        """Log why a job was postponed, once for all jobs of a site that have the same reason."""
+        log = self._log.bind(site=job.site, reason=reason)
+        self._repeats.say(
+            (job.site, reason),
+            lambda: self._ledger.after(partial(log.warning, "job postponed", job_id=job.job_id)),
+            lambda times: log.warning("jobs postponed", times=times),
+        )
 
 
 class _UnknownEventError(Exception):

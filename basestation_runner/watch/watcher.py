@@ -16,7 +16,9 @@ from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.jobs import Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
-from basestation_runner.watch.sites import Shared, Sites, Timing
+from basestation_runner.watch.repeats import Repeats
+from basestation_runner.watch.shared import Shared, Timing
+from basestation_runner.watch.sites import Sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +56,7 @@ class Watcher:
         self._log = log
         self._notifier = notifier
         self._stop = asyncio.Event()
+        self._repeats = Repeats(self._loop)
         self._is_ready = False
         self._is_held = False
         self._turn: asyncio.Handle | None = None
@@ -65,8 +68,8 @@ class Watcher:
         self.completions = Completions(options.job_completions_log, log)
         self.watches = Watches(
             self._loop,
-            on_overflow=lambda: self.sites.scan(),  # noqa: PLW0108 - `sites` is made later
-            on_unclaimed=lambda: self.sites.unclaimed(),  # noqa: PLW0108
+            on_overflow=self._on_overflow,
+            on_unclaimed=lambda: self.sites.unclaimed(),  # noqa: PLW0108 - `sites` is made later
         )
         self.lanes = Lanes(self._loop, deadline=timing.hung)
         self.jobs = Jobs(
@@ -186,6 +189,14 @@ class Watcher:
             self._turn = self._loop.call_later(self._retry_delay, self._take_turn)
             self._retry_delay = min(self._retry_delay * 2, LONGEST_RETRY)
 
+    def _on_overflow(self) -> None:
+        self._repeats.say(
+            "overflow",
+            lambda: self._log.warning("inotify queue overflow: all rundirs are scanned"),
+            lambda times: self._log.warning("inotify queue overflows", times=times),
+        )
+        self.sites.scan()
+
     # Status
 
     @property
@@ -232,6 +243,7 @@ class Watcher:
             if not has_said:
                 has_said = True
                 self._log.warning("accounts are waited for", patience_seconds=ACCOUNTS_PATIENCE, reasons=faults)
+                self._notifier.status(f"waiting for accounts: {faults[0]}")
             await self._until_stopped(asyncio.Event(), ACCOUNTS_PAUSE)
         return True
 

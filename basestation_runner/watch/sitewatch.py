@@ -1,0 +1,305 @@
+"""The life of one site: pending with a reason, or watching. Runs on the loop.
+
+Finds the rundir, arms it, and begins again when it is lost; keeps what outlives that: the lane and what is in hand.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from basestation_runner import nss
+from basestation_runner.watch import inbox, inotify, lockfile
+from basestation_runner.watch.inbox import Inbox
+from basestation_runner.watch.inhand import InHand
+from basestation_runner.watch.rundir import Armed, Locked, Missing, MovedError, NotReadyError, Rundir
+from basestation_runner.watch.watching import Watching
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from basestation_runner.config.model import Application, Site
+    from basestation_runner.watch.inbox import Scan
+    from basestation_runner.watch.lanes import Lane
+    from basestation_runner.watch.rundir import GetOn, Place
+    from basestation_runner.watch.shared import Shared
+    from basestation_runner.watch.sites import Sites
+
+T = TypeVar("T")
+
+MOST_HUNG: Final = 3
+"""Hung tasks of one site, each of which holds a thread, before it is no longer tried."""
+NOT_YET: Final = "it is being looked at"
+
+
+class SiteWatch:
+    """One site. `reason` says why it is pending; None while it is watched and has been scanned."""
+
+    def __init__(self, site: Site, shared: Shared, sites: Sites, choose: Callable[[str], Application | None]) -> None:
+        """`choose` returns the profile for a script. Nothing happens before `start`."""
+        self.site = site
+        self.shared = shared
+        self.log = shared.log.bind(site=site.name)
+        self.reason: str | None = NOT_YET
+        self.rundir = Rundir(site, shared.watches)
+        self.inbox = Inbox(self.rundir, choose)
+        self.in_hand = InHand(shared.ledger.intake(site.name))
+        self.was_active = shared.ledger.was_active(site.name)
+        self._sites = sites
+        self._watching: Watching | None = None
+        self._claimed: Place | None = None
+        self._lane: Lane | None = None
+        self._hung = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_finding = False
+        self._must_find = False
+        self._found_at = 0.0
+        self._hint: int | None = None  # the watch that may tell when to look again
+        self._hint_name: str | None = None
+
+    # What Sites asks
+
+    def start(self) -> None:
+        """Look for the rundir."""
+        if self.site.not_supported is None:
+            self._find()
+        else:
+            self._pend(self.site.not_supported)
+
+    def doubt(self) -> None:
+        """Events may have been missed."""
+        if self._watching is not None:
+            self._watching.doubt()
+        elif self.site.not_supported is None:
+            self._find_soon()
+
+    def look_again_after_finding(self) -> None:
+        """An event may have been meant for a watch that was just being made."""
+        self._must_find = self._is_finding
+
+    def take(self) -> None:
+        """Requests may be taken: there is room, or the pause is over."""
+        if self._watching is not None:
+            self._watching.take()
+
+    def settle(self) -> asyncio.Future[None] | None:
+        """Look for nothing more; return what is done once everything that has begun is."""
+        self._set_timer(None)
+        return self._when_done(lambda _: None)
+
+    def release(self) -> asyncio.Future[None] | None:
+        """Give the lock back; return what is done after that."""
+        watching = self._watching
+        if watching is None:
+            return None
+        watching.end()
+        return self._when_done(lambda _: self.rundir.release(watching.place))
+
+    # What Watching asks
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no request may be taken now."""
+        return self._sites.is_paused
+
+    @property
+    def room(self) -> int:
+        """How many further requests may be accepted."""
+        return self.shared.max_queued - self.shared.jobs.queued(self.site.name)
+
+    def run(self, work: Callable[[GetOn], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        """Have the lane do some work, if there is one."""
+        if self._lane is not None:
+            self._lane.submit(partial(work, self._lane.progress), done, failed)
+
+    def watched(self, scan: Scan) -> None:
+        """The rundir was scanned."""
+        if scan.stale:
+            self.log.warning("stale requests set aside", count=len(scan.stale), requests=list(scan.stale))
+        if scan.stale_left:
+            # This cannot count as the first activation: a later one would run them.
+            names = list(scan.stale_left)
+            self.log.warning("stale requests ignored: they cannot be moved", count=len(names), requests=names)
+        elif not self.was_active:
+            self.was_active = True
+            self.shared.ledger.first_active(self.site.name, now=time.time())
+            self.shared.wake()
+        if self.reason is not None:
+            self.reason = None
+            self.log.info("site watching", rundir=self.site.watch_dir, found=len(scan.seen))
+            self._sites.changed(self.site.name)
+
+    def accept(self, place: Place, taken: inbox.Taken) -> None:
+        """A request may become a job, unless it is one already."""
+        if self.in_hand.has(taken.identity):
+            return
+        request = self.shared.jobs.accept(self.site, taken, place.inode)
+        if self.in_hand.accept(request):
+            self.shared.ledger.after(self._acknowledge)
+
+    def acknowledged(self, results: list[inbox.Acknowledged | inbox.Left]) -> None:
+        """Requests are out of the rundir, or cannot be taken out."""
+        for result in results:
+            if isinstance(result, inbox.Acknowledged):
+                if self.in_hand.remove(result.job_id):
+                    self.shared.ledger.removed(result.job_id)
+                continue
+            if not self.in_hand.stuck:
+                self.log.warning("requests cannot be removed from the rundir: each is run once", reason=result.reason)
+            self.in_hand.stuck.add(result.job_id)
+        self.shared.wake()
+
+    def lose(self, error: Exception | None = None) -> None:
+        """The rundir is not where it was, or cannot be used."""
+        self._let_go()
+        if error is None:
+            self._find_soon()
+        else:
+            self._on_error(error)
+
+    def _acknowledge(self) -> None:
+        requests = self.in_hand.committed()
+        if self._watching is not None:  # else when the rundir is watched again
+            here = self._watching.place.inode
+            self._watching.acknowledge(request for request in requests if request.rundir == here)
+
+    # Finding and arming
+
+    def _find(self) -> None:
+        if self._is_finding:
+            self._must_find = True
+            return
+        if self._hung >= MOST_HUNG:  # the next of them that returns brings us here again
+            return
+        self._set_timer(None)
+        if self._lane is None:
+            self._lane = self.shared.lanes.lane(on_hung=self._on_hung, on_late=self._on_late)
+        self._is_finding = True
+        self._must_find = False
+        self._found_at = self.shared.loop.time()
+        self.run(self.rundir.find, self._on_found, self._on_error)
+
+    def _find_soon(self) -> None:
+        """Look again, but not more often than `pause`: events may come without end."""
+        wait = self._found_at + self.shared.timing.pause - self.shared.loop.time()
+        if wait <= 0 or self._is_finding:
+            self._find()
+        else:
+            self._set_timer(self._find, wait)
+
+    def _on_found(self, found: Place | Missing) -> None:
+        if isinstance(found, Missing):
+            if found.watch is not None:
+                self._take_hint(found.watch, found.name)
+            self._must_find = self._must_find or found.appeared
+            self._pend(found.reason)
+            return
+        other = self._sites.places.setdefault(found, self.site.name)
+        if other != self.site.name:
+            self._pend(f"{self.site.watch_dir} is the same directory as the rundir of site {other}")
+            return
+        self._claimed = found
+        self.run(lambda _: self.rundir.arm(found), partial(self._on_armed, found), self._on_error)
+
+    def _on_armed(self, place: Place, armed: Armed | Locked) -> None:
+        if isinstance(armed, Locked):
+            self._take_hint(armed.watch, None)
+            self._pend(f"the lock {self.site.watch_dir}/{lockfile.NAME} is held by process {armed.pid}")
+            return
+        self._is_finding = False
+        self._drop_hint()
+        if armed.lock_fault is not None:
+            self.log.warning("lock cannot be written: no other daemon is kept away", reason=armed.lock_fault)
+        self._watching = Watching(self, place, armed.watch)
+        self._watching.start()
+
+    def _on_error(self, error: Exception) -> None:
+        """A task failed: what it was about cannot go on."""
+        match error:
+            case MovedError():
+                self._let_go()
+                self._find_soon()
+            case NotReadyError():
+                self._pend(str(error))
+            case nss.LookupFailedError():
+                self._pend(f"the name service does not answer: {error}")
+            case OSError():
+                self._pend(f"{self.site.watch_dir}: {error.strerror or error}")
+            case _:
+                self.log.error("internal error in a rundir's task", exc_info=error)
+                self._pend(f"an internal error: {type(error).__name__}: {error}")
+
+    def _pend(self, reason: str) -> None:
+        """Wait, and look again after a while or when the hint tells."""
+        self._let_go()
+        if reason != self.reason:
+            self.reason = reason
+            self.log.warning("site pending", reason=reason)
+        self._sites.changed(self.site.name)
+        if self.site.not_supported is not None:
+            return
+        self._set_timer(self._find, self.shared.timing.recheck)
+        if self._must_find:
+            self._find_soon()
+
+    def _let_go(self) -> None:
+        """Forget the rundir, but not what is in hand."""
+        self._is_finding = False
+        if self._watching is not None:
+            self._watching.end()
+            self._watching = None
+        if self._claimed is not None:
+            self._sites.places.pop(self._claimed, None)
+            self._claimed = None
+
+    def _take_hint(self, watch: int, name: str | None) -> None:
+        """Look again when something happens to the watched file, or to the name in the watched directory."""
+        if watch != self._hint:
+            self._drop_hint()
+            self._hint = watch
+            self.shared.watches.subscribe(watch, self._on_hint)
+        self._hint_name = name
+
+    def _drop_hint(self) -> None:
+        if self._hint is not None:
+            self.shared.watches.unsubscribe(self._hint, self._on_hint)
+            self._hint = None
+
+    def _on_hint(self, mask: int, name: str) -> None:
+        if mask & inotify.GONE or self._hint_name is None or name == self._hint_name:
+            self._find_soon()
+
+    # The lane
+
+    def _on_hung(self, doing: str) -> None:
+        self._hung += 1
+        self._lane = None
+        self._must_find = False
+        self._pend(f"{doing} does not answer")
+
+    def _on_late(self, result: object) -> None:
+        """What hung has returned. Its result is dropped: whatever it did is found out by looking."""
+        self._hung -= 1
+        if isinstance(result, Armed | Locked | Missing) and result.watch is not None:
+            self.shared.watches.drop(result.watch)
+        if self._watching is None:
+            self._find_soon()
+
+    def _when_done(self, work: Callable[[GetOn], None]) -> asyncio.Future[None] | None:
+        if self._lane is None:
+            return None
+        future: asyncio.Future[None] = self.shared.loop.create_future()
+
+        def done(_: object) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.run(work, done, done)
+        return future
+
+    def _set_timer(self, callback: Callable[[], None] | None, delay: float = 0.0) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if callback is None else self.shared.loop.call_later(delay, callback)
