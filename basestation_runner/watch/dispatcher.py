@@ -203,6 +203,7 @@ class Dispatcher:
         if job in queue.running:
             queue.site.queued += 1
             self._stop(queue, job)
+            self._offer(queue)  # the queue may hold an older one that was put back before
 
     def retry(self, job: Job) -> None:
         """A job that was put back may be chosen again, unless it has ended or runs after all."""
