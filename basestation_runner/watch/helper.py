@@ -49,6 +49,7 @@ class Helper:
         self._on_event = on_event
         self._connection: _Connection | None = None
         self._attempt: asyncio.Task[None] | None = None
+        self._must_try_again = False
         self._timer: asyncio.TimerHandle | None = None
         self._delay = FIRST_DELAY
         self._watch: int | None = None
@@ -86,6 +87,7 @@ class Helper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._must_try_again = self._attempt is not None  # what is being tried may have come too early
         if self._attempt is None and self._connection is None:
             self._attempt = self._loop.create_task(self._try_to_connect())
 
@@ -99,6 +101,8 @@ class Helper:
         except OSError as error:  # TimeoutError is one
             self._attempt = None
             self._stay_away(error.strerror or "it does not answer")
+            if self._must_try_again:
+                self._connect()
             return
         self._attempt = None
         self._timer = self._loop.call_later(PATIENCE, self._connection.give_up, "it does not answer")
