@@ -21,13 +21,13 @@ from basestation_runner.config.model import Config, Site
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
 from basestation_runner.watch.options import WatchOptions
-from basestation_runner.watch.sites import Timing
+from basestation_runner.watch.shared import Timing
 from basestation_runner.watch.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from basestation_runner.watch.sites import SiteWatch
+    from basestation_runner.watch.sitewatch import SiteWatch
 
 DEADLINE = 20.0
 ME = pwd.getpwuid(os.geteuid()).pw_name

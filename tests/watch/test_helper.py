@@ -12,6 +12,7 @@ import pytest
 from basestation_runner import protocol
 from basestation_runner.watch import helper as helper_module
 from basestation_runner.watch import jobs as jobs_module
+from basestation_runner.watch import repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +129,7 @@ def test_the_reason_of_a_postponed_job_is_the_helpers(bench: Bench, monkeypatch:
 
 
 def test_a_reason_that_repeats_is_logged_once_and_then_summed_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_module, "SUMMED_FOR", 0.2)
+    monkeypatch.setattr(repeats, "SUMMED_FOR", 0.2)
     monkeypatch.setattr(jobs_module, "LONGEST_DELAY", 0.02)
     bench.helper.on_dispatch = lambda sent: bench.helper.say(
         {"event": "temporary", "job_id": sent["job_id"], "reason": "digests differ"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import evolve
 
 from basestation_runner.watch.inbox import Inbox
 
@@ -111,19 +112,19 @@ def test_files_that_were_there_before_the_start_are_taken_by_age(bench: Bench) -
 
 def test_a_file_found_half_written_is_taken_only_when_it_has_rested(bench: Bench) -> None:
     rundir = bench.site("alpha")
-    bench.timing = type(bench.timing)(settle=0.3, pause=0.01)
+    bench.timing = evolve(bench.timing, settle=0.3)
     path = rundir / "1.run"
     path.write_text("/home/sg123 /home/sg123/m /home")
     looked: list[str] = []
     real = Inbox.look_again
 
-    def look_again(inbox: Inbox, *args: Any) -> Any:  # noqa: ANN401 - passed on
+    def look_again(inbox: Inbox, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
         if not looked:  # written without being closed: no event tells of it
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
             os.write(descriptor, b"/sg123/m/log Base.py\n")
             descriptors.append(descriptor)
         looked.append("looked")
-        return real(inbox, *args)
+        return real(inbox, *args, **kwargs)
 
     descriptors: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -280,7 +281,7 @@ def test_an_unforeseen_error_in_one_sites_task_leaves_the_others_alone(bench: Be
     real: Callable[..., Any] = getattr(Inbox, step)
 
     def fails(inbox: Inbox, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
-        if failing and inbox._site.name == "alpha":
+        if failing and inbox._rundir.site.name == "alpha":
             raise ZeroDivisionError("unforeseen")
         return real(inbox, *args, **kwargs)
 

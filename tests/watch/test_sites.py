@@ -14,6 +14,7 @@ from basestation_runner import nss
 from basestation_runner.watch import inbox, watcher
 from basestation_runner.watch.inbox import Inbox
 from basestation_runner.watch.lockfile import NAME
+from basestation_runner.watch.rundir import Rundir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,15 +102,39 @@ def test_requests_dropped_while_a_rundir_was_not_watched_are_found_by_the_scan(b
     bench.until(lambda: bench.states().get("1.run") == "succeeded")
 
 
-def test_a_rundir_that_is_a_link_is_not_followed(bench: Bench) -> None:
-    bench.site("beta")
-    rundir = bench.site("alpha", make=False)
-    rundir.symlink_to(bench.directory / "beta")
+@pytest.mark.parametrize("where", ["the rundir", "its parent"])
+def test_a_link_that_others_than_root_could_have_made_is_not_followed(bench: Bench, where: str) -> None:
+    bench.site("beta", make=False, watch_dir=str(bench.directory / "beta/rundir"))
+    (bench.directory / "beta/rundir").mkdir(parents=True)
+    (bench.directory / "people's").mkdir(mode=0o770)
+    (bench.directory / "people's").chmod(0o770)
+    rundir = bench.directory / "people's/alpha/rundir"
+    bench.site("alpha", make=False, watch_dir=str(rundir))
+    if where == "its parent":
+        rundir.parent.symlink_to(bench.directory / "beta")
+    else:
+        rundir.parent.mkdir(mode=0o770)
+        rundir.parent.chmod(0o770)
+        rundir.symlink_to(bench.directory / "beta/rundir")
     bench.start()
-    assert bench.events("site pending", site="alpha")[0]["reason"] == f"{rundir}: it is not a directory"
+    (pending,) = bench.events("site pending", site="alpha")
+    assert pending["reason"] == f"{rundir}: it leads through a link that others than root could have made"
+    assert bench.events("site watching", site="beta")
 
 
+@pytest.mark.usefixtures("privileged")
+def test_a_link_of_roots_is_followed(bench: Bench) -> None:
+    bench.directory.chmod(0o755)
+    (bench.directory / "real/alpha").mkdir(parents=True)
+    (bench.directory / "link").symlink_to("./real/../real")
+    bench.site("alpha", make=False, watch_dir=str(bench.directory / "link/alpha"))
+    bench.start()
+    runs(bench, bench.directory / "real/alpha", "1.run")
+
+
+@pytest.mark.usefixtures("privileged")
 def test_two_sites_never_serve_one_directory(bench: Bench) -> None:
+    """Links of root's are followed, so two paths can lead to one directory."""
     (bench.directory / "real").mkdir()
     (bench.directory / "link").symlink_to(bench.directory / "real")
     bench.site("alpha", watch_dir=str(bench.directory / "real/rundir"), make=False)
@@ -226,14 +251,15 @@ def test_a_lock_that_cannot_be_written_is_warned_of_and_the_site_is_served(bench
 def hang(bench: Bench, step: str, site: str) -> threading.Event:
     """Make one step of one site hang until the returned event is set."""
     release = threading.Event()
-    real = getattr(Inbox, step)
+    owner = Rundir if step in {"find", "arm"} else Inbox
+    real = getattr(owner, step)
 
-    def hangs(box: Inbox, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
-        if box._site.name == site:
+    def hangs(box: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
+        if (box.site if owner is Rundir else box._rundir.site).name == site:
             release.wait(60)
         return real(box, *args, **kwargs)
 
-    bench.patch.setattr(Inbox, step, hangs)
+    bench.patch.setattr(owner, step, hangs)
     return release
 
 

@@ -14,8 +14,9 @@ from attrs import evolve
 from basestation_runner import nss, syscalls
 from basestation_runner.config.model import Application, Site
 from basestation_runner.watch import inbox, setaside
-from basestation_runner.watch.inbox import Acknowledged, Found, Inbox, Left, MovedError, Place, Rejected, Taken
+from basestation_runner.watch.inbox import Acknowledged, Inbox, Left, Rejected, Taken
 from basestation_runner.watch.ledger import Intake
+from basestation_runner.watch.rundir import MovedError, Place, Rundir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,11 +57,11 @@ def site(rundir: Path) -> Site:
 
 
 def ready(site: Site) -> tuple[Inbox, Place]:
-    made = Inbox(site, NoWatches(), choose)  # type: ignore[arg-type]
-    found = made.find(get_on)
-    assert isinstance(found, Found)
-    made.arm(found.place)
-    return made, found.place
+    rundir = Rundir(site, NoWatches())  # type: ignore[arg-type]
+    place = rundir.find(get_on)
+    assert isinstance(place, Place)
+    rundir.arm(place)
+    return Inbox(rundir, choose), place
 
 
 def take(site: Site, name: str, *, settled: bool = False) -> Outcome | None:
@@ -212,12 +213,16 @@ def status(uid: int, directory: Path) -> os.stat_result:
     return os.stat_result(values)
 
 
+SOMEBODY = nss.Account("somebody", 4242, 4242, "/", "/bin/sh")
+
+
 def test_a_file_of_somebody_who_is_no_member_is_refused(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, _ = ready(site)
-    monkeypatch.setattr(nss, "is_member", lambda _uid, _gid: False)
-    with pytest.raises(inbox._NeverError, match=r"its owner \(uid 4242\) is no member of the site's group"):
+    monkeypatch.setattr(nss, "account_by_uid", lambda _uid: SOMEBODY)
+    monkeypatch.setattr(nss, "groups_of", lambda _account: frozenset({4242}))
+    with pytest.raises(inbox._NeverError, match=r"its owner \(somebody\) is no member of the site's group"):
         made._judge(get_on, status(4242, tmp_path))
 
 
@@ -226,22 +231,40 @@ def test_a_members_file_is_taken_and_the_answer_is_remembered_for_a_while(
 ) -> None:
     made, _ = ready(site)
     asked: list[int] = []
-    monkeypatch.setattr(nss, "is_member", lambda uid, _gid: not asked.append(uid))  # type: ignore[func-returns-value]
+
+    def account(uid: int) -> nss.Account:
+        asked.append(uid)
+        return SOMEBODY
+
+    monkeypatch.setattr(nss, "account_by_uid", account)
+    monkeypatch.setattr(nss, "groups_of", lambda _account: frozenset({4242, made._rundir.gid}))
     for _ in range(3):
         made._judge(get_on, status(4242, tmp_path))
     assert asked == [4242]
 
 
+def test_an_owner_who_is_not_known_is_asked_for_again_for_a_while_and_refused_then(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = ready(site)
+    monkeypatch.setattr(nss, "account_by_uid", lambda _uid: None)
+    with pytest.raises(inbox._NotNowError, match=r"its owner \(uid 4242\) is not known"):
+        made._judge(get_on, status(4242, tmp_path))
+    made._absent[4242] -= 10
+    with pytest.raises(inbox._NeverError, match=r"its owner \(uid 4242\) is not known"):
+        made._judge(get_on, status(4242, tmp_path))
+
+
 def test_an_owner_who_cannot_be_looked_up_makes_the_file_wait(
     site: Site, rundir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_uid: int, _gid: int) -> bool:
+    def fails(_uid: int) -> nss.Account:
         raise nss.LookupFailedError("service away")
 
-    monkeypatch.setattr(nss, "is_member", fails)
+    monkeypatch.setattr(nss, "account_by_uid", fails)
     (rundir / "1.run").write_text(GOOD)
     made, place = ready(site)
-    made._uid = 4242
+    made._rundir.uid = 4242
     if os.geteuid() == 0:
         os.chown(rundir / "1.run", 4343, -1)
     (outcome,) = made.take(get_on, place, {"1.run": False})
@@ -367,6 +390,7 @@ def test_a_folder_that_is_none_is_not_used_and_nothing_is_put_where_it_leads(
 def test_a_rundir_that_is_another_directory_now_is_told(site: Site, rundir: Path) -> None:
     made, place = ready(site)
     (rundir / "1.run").write_text(GOOD)
+    rundir.parent.chmod(0o770)
     rundir.rename(rundir.parent / "away")
     with pytest.raises(MovedError):
         made.take(get_on, place, {"1.run": False})
