@@ -87,7 +87,9 @@ def _check(paths: Sequence[Path], applications: Path | None) -> _Checked:
     checked = _Checked()
     documents = _documents(paths, checked)
     profiles = {
-        path: profiles_of(document, checked.faults) for path, document in documents.items() if holds_profiles(document)
+        path: profiles_of(document, checked.faults)
+        for path, document in documents.items()
+        if holds_profiles(document) or (not document.data and path.stem == "applications")
     }
     others = _others(applications, profiles, checked)
     for path, document in documents.items():

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from attrs import fields_dict
 from hypothesis import example, given, settings
@@ -10,6 +14,14 @@ from hypothesis import strategies as st
 
 from basestation_runner.config.load import ConfigErrors, Source, load_sources
 from basestation_runner.config.model import Application, Site
+from basestation_runner.config.validate import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from basestation_runner.config.document import Document
+    from basestation_runner.config.findings import Finding
+    from basestation_runner.config.model import Config
 
 SITES = b"""\
 # Two sites, written in all the ways that YAML has.
@@ -141,6 +153,24 @@ def test_any_mutation_of_the_profiles_gives_a_config_or_faults_inside_a_file(app
 def test_any_bytes_give_faults_inside_the_file(content: bytes) -> None:
     check(content, b"")
     check(SITES, content)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.just(SITES) | mutated(SITES), st.just(APPLICATIONS) | mutated(APPLICATIONS))
+def test_a_host_is_looked_at_for_a_good_configuration_only(sites: bytes, applications: bytes) -> None:
+    looked_at: list[Sequence[str]] = []
+
+    def check_host(_: Document, config: Config, files: Sequence[str]) -> list[Finding]:
+        assert config == load_sources(Source(files[0], sites), Source(files[1], applications))
+        looked_at.append(files)
+        return []
+
+    with TemporaryDirectory() as name, redirect_stdout(None), redirect_stderr(None):
+        files = Path(name, "sites.yaml"), Path(name, "applications.yaml")
+        for file, content in zip(files, (sites, applications), strict=True):
+            file.write_bytes(content)
+        status = run(files[:1], check_host=check_host)
+    assert looked_at == ([tuple(map(str, files))] if status == 0 else [])
 
 
 VALUES = st.recursive(

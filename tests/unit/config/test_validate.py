@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from basestation_runner.cli import main
+from basestation_runner.commands import common
+from basestation_runner.config.findings import Finding
 from basestation_runner.config.validate import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from basestation_runner.config.document import Document
+    from basestation_runner.config.model import Config
 
 SITES = "a: {watch_dir: /srv/a, runner_user: b, applications: [extra]}\nb: {watch_dir: /srv/b, runner_user: b}\n"
 PLAIN = "a: {watch_dir: /srv/a, runner_user: b}\n"
@@ -116,6 +127,15 @@ def test_profiles_count_for_the_sites_in_their_own_directory_only(
     assert "host/sites.yaml: ok (2 sites)" in capsys.readouterr().out
 
 
+def test_profiles_of_which_there_are_none_are_profiles(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "host").mkdir()
+    (folder / "host/sites.yaml").write_text(PLAIN)
+    for nothing in ("{}", "# none yet", ""):
+        (folder / "host/applications.yaml").write_text(nothing)
+        assert run([Path("host/sites.yaml")]) == 0
+        assert "host/applications.yaml: ok (0 applications)" in capsys.readouterr().out
+
+
 def test_sites_that_are_called_like_a_field_of_the_other_file_are_sites(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,9 +144,106 @@ def test_sites_that_are_called_like_a_field_of_the_other_file_are_sites(
     assert capsys.readouterr().out == f"{folder}/odd.yaml: ok (1 site)\n"
 
 
+def warn(_: Document, config: Config, files: Sequence[str]) -> list[Finding]:
+    """Check a host with a doubt about each site."""
+    return [Finding(level="warning", what=f"{name} of {Path(files[0]).name}") for name in config.sites]
+
+
+def fail(*_: object) -> list[Finding]:
+    return [Finding(level="fault", what="no account")]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_host_is_checked_for_each_file_of_sites(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([Path("sites.yaml"), Path("plain.yaml")], check_host=warn) == 0
+    printed = capsys.readouterr()
+    said = ["a of sites.yaml", "b of sites.yaml", "a of plain.yaml"]
+    assert printed.err.splitlines() == [f"warning: {what}" for what in said]
+    assert "sites.yaml: ok (2 sites)" in printed.out
+
+
+@pytest.mark.usefixtures("folder")
+def test_no_file_is_sound_on_a_host_that_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([Path("plain.yaml")], check_host=fail) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "no account\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_host_is_not_looked_at_when_any_file_is_faulty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([Path("plain.yaml"), Path("broken.yaml")], check_host=fail) == 1
+    assert "no account" not in capsys.readouterr().err
+    assert run([Path("plain.yaml"), Path("absent.yaml")], check_host=fail) == 1
+    assert "no account" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_programs_get_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([Path("plain.yaml"), Path("bad-sites.yaml"), Path("absent.yaml")], form="json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [(file["file"], file["ok"]) for file in shown["files"]] == [
+        ("plain.yaml", True),
+        ("bad-sites.yaml", False),
+        ("absent.yaml", False),
+    ]
+    assert [(found["file"], found["line"], found["path"]) for found in shown["findings"]] == [
+        ("absent.yaml", None, ""),
+        ("bad-sites.yaml", 1, "a.watch_dir"),
+        ("bad-sites.yaml", 1, "a.runner_user"),
+    ]
+
+
+@pytest.mark.usefixtures("folder")
+def test_github_gets_its_commands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([Path("plain.yaml"), Path("bad-sites.yaml")], form="github") == 1
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    first, *_, last = printed.out.splitlines()
+    assert first.startswith("::error file=bad-sites.yaml,line=1,col=16::a.watch_dir: 'srv' is not")
+    assert last == "plain.yaml: ok (1 site)"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """How the command calls what it is for."""
+    calls: list[dict[str, Any]] = []
+
+    def note(files: Sequence[Path], **options: Any) -> int:  # noqa: ANN401 - whatever it is given
+        calls.append({"files": files, **options})
+        return 0
+
+    monkeypatch.setattr("basestation_runner.config.validate.run", note)
+    monkeypatch.setattr(common, "APPLICATIONS_CONFIG", Path("/nowhere/applications.yaml"))
+    return calls
+
+
+def test_the_command_checks_the_installed_files_by_default(asked: list[dict[str, Any]]) -> None:
+    assert main(["validate-config"]) == 0
+    assert asked == [
+        {"files": (common.SITES_CONFIG,), "applications": None, "default": None, "form": "text", "check_host": None}
+    ]
+
+
+def test_the_command_checks_the_host_with_the_daemons_accounts(asked: list[dict[str, Any]]) -> None:
+    assert main(["validate-config", "--host", "--format=github", "/a", "--applications_config=/b"]) == 0
+    assert main(["validate-config", "--host", "--watcher_user=w", "--helper-user=h"]) == 0
+    first, second = asked
+    assert (first["files"], first["applications"], first["form"]) == ((Path("/a"),), Path("/b"), "github")
+    assert first["check_host"].keywords == {"watcher_user": "baserunner", "helper_user": "baserunner-exec"}
+    assert second["check_host"].keywords == {"watcher_user": "w", "helper_user": "h"}
+
+
+def test_accounts_without_host_are_a_wrong_usage(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate-config", "--helper-user=h"]) == 2
+    assert "need --host" in capsys.readouterr().err
+    assert asked == []
+
+
 def test_checking_needs_nothing_that_only_the_daemons_need() -> None:
     program = (
-        "import sys, basestation_runner.config.validate\n"
+        "import sys, basestation_runner.config.host, basestation_runner.config.validate\n"
         "print({'prctl', 'pyinotify', 'cgroupspy', 'structlog', 'zmq', 'sqlite3'} & set(sys.modules))\n"
     )
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
