@@ -1,9 +1,11 @@
 """The helper side's durable marks in its state directory: `claims/<job>` "started", `exits/<job>` "ended so".
 
 Written by keepers, read and pruned by the helper. A claim without an exit record means running while the processes
-live, and lost afterwards; no claim means never started.
+live, and lost afterwards; no claim means never started. Claims are written in `starting/`, which each helper makes
+anew: a keeper of an earlier one that comes late can claim nothing any more, and "never started" stays true.
 """
 
+import errno
 import json
 import os
 import time
@@ -17,73 +19,106 @@ from basestation_runner.errors import RunnerError
 _KEPT_SECONDS: Final = 30 * 24 * 3600
 """How long a mark is kept whose end no watcher ever settled."""
 
+_STARTING: Final = "starting"
+
 Mark = dict[str, Any]
 
 
 class Claims:
-    """The two directories of marks, held open: keepers go on writing there whatever happens to the path."""
+    """The directories of marks, held open: keepers go on writing there whatever happens to the path."""
 
     def __init__(self, state_dir: Path) -> None:
         """Make and open the directories. Raises RunnerError when they cannot be used."""
+        self._path = state_dir
+        self._starting = -1
         try:
-            self.claims = _directory(state_dir / "claims")
-            self.exits = _directory(state_dir / "exits")
+            self._claims = _directory(state_dir / "claims")
+            self._exits = _directory(state_dir / "exits")
         except OSError as error:
-            raise RunnerError(
-                f"the state directory cannot be used: {error.strerror}", where=str(state_dir), hint="see --state-dir"
-            ) from error
+            raise _unusable(state_dir, error) from error
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a keeper must keep open to use this."""
+        return self._claims, self._exits, self._starting
 
     def claim(self, job_id: str, mark: Mark) -> bool:
         """Durably mark the job as started. Return False if it was before, which must never start a second one."""
-        temporary = _write_temporary(self.claims, job_id, mark)
+        temporary = _write_temporary(self._starting, job_id, mark)
         try:
-            syscalls.rename_noreplace(self.claims, temporary, self.claims, job_id)
+            syscalls.rename_noreplace(self._starting, temporary, self._claims, job_id)
         except FileExistsError:
-            os.unlink(temporary, dir_fd=self.claims)
+            os.unlink(temporary, dir_fd=self._starting)
             return False
         return True
 
     def unclaim(self, job_id: str) -> None:
         """Take the mark back: the program has not been started after all."""
-        os.unlink(job_id, dir_fd=self.claims)
+        os.unlink(job_id, dir_fd=self._claims)
 
     def record_exit(self, job_id: str, record: Mark) -> None:
         """Durably record how the job ended. Raises OSError."""
-        temporary = _write_temporary(self.exits, job_id, record)
-        os.rename(temporary, job_id, src_dir_fd=self.exits, dst_dir_fd=self.exits)
+        temporary = _write_temporary(self._exits, job_id, record)
+        os.rename(temporary, job_id, src_dir_fd=self._exits, dst_dir_fd=self._exits)
 
     def claimed(self, job_id: str) -> Mark | None:
         """Return the job's claim, None if it was never started."""
-        return _read(self.claims, job_id)
+        return _read(self._claims, job_id)
 
     def ended(self, job_id: str) -> Mark | None:
         """Return the job's exit record, None if there is none that can be relied on."""
-        return _read(self.exits, job_id) or None
+        return _read(self._exits, job_id) or None
 
     def settle(self, job_id: str) -> None:
         """Forget the job. The claim goes first: an exit record alone is harmless and swept at the next start."""
-        for directory in (self.claims, self.exits):
+        for directory in (self._claims, self._exits):
             with suppress(FileNotFoundError):
                 os.unlink(job_id, dir_fd=directory)
 
-    def sweep(self) -> list[str]:
-        """Remove what a crash or an absent watcher left behind; return the ids of the jobs that are still marked."""
-        oldest = time.time() - _KEPT_SECONDS
-        claimed = set()
-        for name in os.listdir(self.claims):
-            ended = _modified(self.exits, name)
-            if not protocol.is_job_id(name):
-                with suppress(FileNotFoundError):  # a keeper that lives has finished writing it
-                    os.unlink(name, dir_fd=self.claims)
-            elif ended is not None and ended < oldest:
-                self.settle(name)
-            else:
-                claimed.add(name)
-        for name in os.listdir(self.exits):
-            if name not in claimed:
+    def take_over(self) -> list[str]:
+        """Make these marks ours: no earlier helper's keeper can claim a job from now on.
+
+        Also removes what a crash left behind. Returns the ids of the jobs that are claimed. Raises RunnerError. Whoever
+        calls this must hold the state directory's lock.
+        """
+        path = self._path / _STARTING
+        try:
+            with suppress(FileNotFoundError):
+                while not _is_removed(path):
+                    pass  # a keeper has begun to write a claim there
+            self._starting = _directory(path)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        claimed = frozenset(filter(protocol.is_job_id, os.listdir(self._claims)))
+        for name in os.listdir(self._exits):
+            if name.partition(".")[0] not in claimed:  # those of a claimed job may be being written
                 with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self.exits)
+                    os.unlink(name, dir_fd=self._exits)
         return sorted(claimed)
+
+    def is_old(self, job_id: str) -> bool:
+        """Tell whether the last mark of a job is from so long ago that nobody will ask for it any more."""
+        written = _modified(self._exits, job_id) or _modified(self._claims, job_id)
+        return written is not None and written < time.time() - _KEPT_SECONDS
+
+
+def _unusable(path: Path, error: OSError) -> RunnerError:
+    what = f"the state directory cannot be used: {error.strerror}"
+    return RunnerError(what, where=str(path), hint="see --state-dir")
+
+
+def _is_removed(path: Path) -> bool:
+    """Remove a directory of files; return False if it had got another one meanwhile. Raises OSError."""
+    for name in os.listdir(path):
+        with suppress(FileNotFoundError):
+            os.unlink(path / name)
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        return False
+    return True
 
 
 def _directory(path: Path) -> int:

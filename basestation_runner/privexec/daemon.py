@@ -32,6 +32,8 @@ from basestation_runner.systemd import Notifier
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
 _ACCOUNT_INTERVAL: Final = 1.0  # seconds; a name service gives no event to wait for
 _ROTATION_INTERVAL: Final = 60.0  # seconds
+_PRUNING_AFTER: Final = 3600.0  # seconds in which a watcher has come and asked for all that it knows
+_PRUNING_INTERVAL: Final = 24 * 3600.0  # seconds
 
 log = structlog.get_logger()
 
@@ -71,6 +73,7 @@ def run(options: HelperOptions) -> int:
 
     _repeat(events, notifier.watchdog_interval, alive)
     _repeat(events, _ROTATION_INTERVAL, log_file.reopen_if_rotated)
+    events.call_later(_PRUNING_AFTER, lambda: _repeat(events, _PRUNING_INTERVAL, table.prune))
     # What is there now lives for ever; keepers share it, and a collection in them would copy it.
     gc.collect()
     gc.freeze()

@@ -69,7 +69,7 @@ class Jobs:
 
     def adopt(self) -> None:
         """Find the jobs that an earlier helper started: running ones are waited for, ended ones kept until settled."""
-        for job_id in self._post.claims.sweep():
+        for job_id in self._post.claims.take_over():
             self._adopt(job_id)
         if self._jobs:
             log.info("jobs adopted", running=self.alive, known=len(self._jobs))
@@ -135,6 +135,13 @@ class Jobs:
                 del self._jobs[job_id]
                 self._post.claims.settle(job_id)
                 self._post.cgroups.remove_leaf(job.site, job_id)
+
+    def prune(self) -> None:
+        """Forget jobs that ended long ago and that no watcher has ever settled.
+
+        Not at start: the clock may have been stepped since, and the watcher is to ask for what it knows before.
+        """
+        self.settle([job_id for job_id in self._jobs if self._post.claims.is_old(job_id)])
 
     def _require_room(self) -> None:
         """Raise NotNowError when one more job could cost the helper the descriptors that it serves the others with."""

@@ -115,7 +115,7 @@ def _settle_in(order: Order, post: Post, report: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    kept = sorted({2, report, post.claims.claims, post.claims.exits})
+    kept = sorted({2, report, *post.claims.descriptors})
     for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
 
@@ -185,7 +185,7 @@ def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, repor
     pid = os.fork()
     if pid == 0:
         ours.close()
-        for descriptor in (report, post.claims.claims, post.claims.exits):
+        for descriptor in (report, *post.claims.descriptors):
             os.close(descriptor)
         job.run(order, resolved.account, who, theirs, post.cache_dir)
     theirs.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -245,8 +244,10 @@ def test_what_was_settled_stays_forgotten(station: Station, order: Message, gate
     assert station.inquire(order["job_id"])["event"] == "never_started"
 
 
-def test_a_keeper_that_claims_late_is_found_by_the_successor(station: Station, order: Message, gate: Gate) -> None:
-    """Its helper died while it looked names up; the successor has been asked before there was a claim."""
+def test_a_keeper_that_comes_to_claim_when_there_is_a_successor_runs_nothing(
+    station: Station, order: Message, gate: Gate
+) -> None:
+    """Its helper died while it looked names up; the successor has run the job, and forgotten it, when it wakes up."""
     names = NameService(station.installation)
     station.daemon.stop()
     station.start(command=names.command)
@@ -254,24 +255,34 @@ def test_a_keeper_that_claims_late_is_found_by_the_successor(station: Station, o
     station.client.send(order)
     station.client.hello()
     (keeper,) = Path(f"/proc/{station.daemon.pid}/task/{station.daemon.pid}/children").read_text().split()
+    late = os.pidfd_open(int(keeper))
     restart(station)
     assert station.inquire(order["job_id"])["event"] == "never_started"
-    names.go_on("runner-one")
-    pid = _wait_for_job_of(int(keeper))
-    assert station.start_job(order)["pid"] == pid
     gate.open()
-    assert station.client.event(order["job_id"], "ended")["record"]["exit_code"] == 3
+    assert station.run(order)["exit_code"] == 3
+    station.settle(order["job_id"])
+    names.go_on("runner-one")
+    assert select.select([late], [], [], DEADLINE)[0]
+    os.close(late)
+    assert marks(station) == {"claims": [], "exits": []}
     assert log_of(order) == "ran\n"
 
 
-def _wait_for_job_of(keeper: int) -> int:
-    """Wait until a keeper's child has executed its program, and return its pid."""
-    children = Path(f"/proc/{keeper}/task/{keeper}/children")
-    while True:
-        for pid in children.read_text().split():
-            with contextlib.suppress(FileNotFoundError):
-                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0"):
-                    return int(pid)
+def test_what_ended_a_month_ago_and_was_never_settled_is_forgotten_and_nothing_that_runs(
+    station: Station, site: Site, order: Message
+) -> None:
+    ended = station.order(site, station.mission(site), "do.sh", "true")
+    station.run(ended)
+    pid = station.start_job(order)["pid"]
+    state = station.installation.helper_state
+    for mark in (*(state / "claims").iterdir(), *(state / "exits").iterdir()):
+        os.utime(mark, (1, 1))
+    station.daemon.stop()
+    prelude = "from basestation_runner.privexec import daemon\ndaemon._PRUNING_AFTER = 0"
+    station.start(command=[str(launcher(station.installation, prelude))])
+    station.client.hello()
+    assert station.inquire(ended["job_id"])["event"] == "never_started"
+    assert station.inquire(order["job_id"])["pid"] == pid
 
 
 # Ends that nobody can know

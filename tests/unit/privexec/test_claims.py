@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -30,14 +30,20 @@ OLD_DAYS: Final = 31
 @pytest.fixture
 def claims(tmp_path: Path) -> Iterator[Claims]:
     claims = Claims(tmp_path / "state")
+    claims.take_over()
     yield claims
-    os.close(claims.claims)
-    os.close(claims.exits)
+    close(claims)
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
+
+
+def close(claims: Claims) -> None:
+    for descriptor in claims.descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def names(directory: Path) -> list[str]:
@@ -74,33 +80,33 @@ def test_a_job_is_claimed_only_once_and_the_first_claim_stays(claims: Claims, st
     assert names(state / "claims") == [JOB]
 
 
-CLAIM: Final = """
-import sys
+# One helper that has forked its keepers.
+RACE: Final = """
+import os, sys
 from pathlib import Path
 from basestation_runner.privexec.claims import Claims
 claims = Claims(Path(sys.argv[1]))
-print("ready", flush=True)
-sys.stdin.read()
-print(claims.claim(sys.argv[2], {"number": sys.argv[3]}))
+claims.take_over()
+waiting, start = os.pipe()
+for number in range(4):
+    if os.fork() == 0:
+        os.close(start)
+        os.read(waiting, 1)
+        os.write(1, f"{number} {claims.claim(sys.argv[2], {'number': number})}\\n".encode())
+        os._exit(0)
+os.close(start)
+for number in range(4):
+    os.wait()
 """
 
 
-def claimant(state: Path, number: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CLAIM, str(state), JOB, str(number)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def test_of_several_that_claim_a_job_at_once_one_gets_it(claims: Claims, state: Path) -> None:
-    with ExitStack() as processes:
-        racers = [processes.enter_context(claimant(state, number)) for number in range(4)]
-        outputs = [racer.stdout for racer in racers if racer.stdout]
-        assert [output.readline() for output in outputs] == ["ready\n"] * 4
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.close()
-        answers = [output.read().strip() for output in outputs]
-    assert sorted(answers) == ["False", "False", "False", "True"]
-    assert claims.claimed(JOB) == {"number": str(answers.index("True"))}
+    command = [sys.executable, "-c", RACE, str(state), JOB]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    answers = dict(line.split() for line in said.splitlines())
+    assert sorted(answers.values()) == ["False", "False", "False", "True"]
+    (winner,) = (number for number, answer in answers.items() if answer == "True")
+    assert claims.claimed(JOB) == {"number": int(winner)}
 
 
 def test_a_claim_that_was_taken_back_can_be_made_again(claims: Claims) -> None:
@@ -139,8 +145,7 @@ def test_whatever_a_mark_holds_it_is_an_object_or_nothing_that_counts(
     (state / "exits" / JOB).write_bytes(content)
     assert isinstance(claims.claimed(JOB), dict)
     assert claims.ended(JOB) is None or isinstance(claims.ended(JOB), dict)
-    os.close(claims.claims)
-    os.close(claims.exits)
+    close(claims)
 
 
 def test_marks_are_the_helpers_alone(claims: Claims, state: Path) -> None:
@@ -167,10 +172,10 @@ def test_a_later_helper_finds_the_marks_of_an_earlier_one(claims: Claims, state:
     claims.claim(JOB, {"site": "seaglider"})
     claims.record_exit(JOB, {"exit_code": 0})
     later = Claims(state)
+    later.take_over()
     assert (later.claimed(JOB), later.ended(JOB)) == ({"site": "seaglider"}, {"exit_code": 0})
     assert not later.claim(JOB, {})
-    os.close(later.claims)
-    os.close(later.exits)
+    close(later)
 
 
 def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -189,8 +194,8 @@ def test_a_mark_is_on_disk_before_it_has_its_name(claims: Claims, state: Path, m
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        (path,) = [path for directory in ("claims", "exits") for path in (state / directory).iterdir()]
-        seen.append((names(state / "claims") + names(state / "exits"), path.read_bytes()))
+        (path,) = [path for directory in ("claims", "starting", "exits") for path in (state / directory).iterdir()]
+        seen.append((names(state / "claims") + names(path.parent), path.read_bytes()))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -261,41 +266,92 @@ def test_a_crash_while_settling_leaves_no_claim_without_its_record(
         with pytest.raises(KeyboardInterrupt):
             claims.settle(JOB)
     assert (names(state / "claims"), names(state / "exits")) == ([], [JOB])
-    assert claims.sweep() == []
+    assert claims.take_over() == []
     assert names(state / "exits") == []
 
 
-def test_a_sweep_tells_every_claimed_job_ended_or_not(claims: Claims, state: Path) -> None:
+def test_taking_over_tells_every_claimed_job_ended_or_not(claims: Claims, state: Path) -> None:
     claims.claim(OTHER, {})
     claims.claim(JOB, {})
     claims.record_exit(JOB, {"exit_code": 0})
-    assert claims.sweep() == [JOB, OTHER]
+    assert claims.take_over() == [JOB, OTHER]
     assert names(state / "claims") == [JOB, OTHER]
     assert names(state / "exits") == [JOB]
 
 
-def test_a_sweep_removes_what_a_crash_left_half_written(claims: Claims, state: Path) -> None:
+def test_taking_over_removes_what_a_crash_left_half_written(claims: Claims, state: Path) -> None:
     claims.claim(JOB, {})
-    for directory in ("claims", "exits"):
-        (state / directory / f"{JOB}.4711.tmp").write_bytes(b'{"half')
-    assert claims.sweep() == [JOB]
+    (state / "starting" / f"{OTHER}.4711.tmp").write_bytes(b'{"half')
+    (state / "exits" / f"{OTHER}.4711.tmp").write_bytes(b'{"half')
+    assert claims.take_over() == [JOB]
     assert names(state / "claims") == [JOB]
-    assert names(state / "exits") == []
+    assert names(state / "starting") == names(state / "exits") == []
 
 
-def test_a_sweep_removes_jobs_that_ended_long_ago_and_only_those(claims: Claims, state: Path) -> None:
+def test_taking_over_leaves_a_record_that_is_being_written(claims: Claims, state: Path) -> None:
+    claims.claim(JOB, {})
+    (state / "exits" / f"{JOB}.4711.tmp").write_bytes(b'{"half')
+    assert claims.take_over() == [JOB]
+    assert names(state / "exits") == [f"{JOB}.4711.tmp"]
+
+
+@pytest.mark.parametrize("moment", ["before it writes", "while it writes"])
+def test_a_keeper_of_an_earlier_helper_can_claim_nothing_any_more(
+    claims: Claims, state: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Claims(state)
+    real = os.fsync
+
+    def is_overtaken(descriptor: int) -> None:
+        real(descriptor)
+        later.take_over()
+
+    if moment == "before it writes":
+        later.take_over()
+    else:
+        monkeypatch.setattr(os, "fsync", is_overtaken)
+    with pytest.raises(FileNotFoundError):
+        claims.claim(JOB, {"site": "seaglider"})
+    monkeypatch.undo()
+    assert later.claimed(JOB) is None
+    assert later.claim(JOB, {"site": "seaglider"})
+    close(later)
+
+
+def test_a_keeper_that_begins_to_write_while_it_is_overtaken_does_not_stop_that(
+    claims: Claims, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.rmdir
+
+    def begins(path: Path) -> None:
+        monkeypatch.setattr(os, "rmdir", real)
+        (path / f"{JOB}.4711.tmp").touch()
+        real(path)
+
+    monkeypatch.setattr(os, "rmdir", begins)
+    assert claims.take_over() == []
+    assert names(state / "starting") == []
+
+
+def test_a_job_is_old_by_its_last_mark(claims: Claims, state: Path) -> None:
     for job in (JOB, OTHER):
         claims.claim(job, {})
-        claims.record_exit(job, {"exit_code": 0})
-    running = "ab"
-    claims.claim(running, {})
-    age(state / "exits" / JOB, OLD_DAYS)
-    age(state / "exits" / OTHER, OLD_DAYS - 2)
-    for name in names(state / "claims"):
-        age(state / "claims" / name, OLD_DAYS)
-    assert claims.sweep() == [running, OTHER]
-    assert names(state / "claims") == [running, OTHER]
-    assert names(state / "exits") == [OTHER]
+        age(state / "claims" / job, OLD_DAYS)
+    assert claims.is_old(JOB)
+    claims.record_exit(OTHER, {"exit_code": 0})
+    assert not claims.is_old(OTHER)
+    age(state / "exits" / OTHER, OLD_DAYS)
+    assert claims.is_old(OTHER)
+    assert not claims.is_old("ab")
+
+
+def test_no_step_of_the_clock_makes_a_successor_forget_a_job(claims: Claims, state: Path) -> None:
+    claims.claim(JOB, {})
+    claims.record_exit(JOB, {"exit_code": 0})
+    for mark in ("claims", "exits"):
+        age(state / mark / JOB, 20_000)
+    assert claims.take_over() == [JOB]
+    assert claims.ended(JOB) == {"exit_code": 0}
 
 
 @pytest.mark.parametrize("directory", ["claims", "exits"])
@@ -312,5 +368,5 @@ def test_a_mark_that_a_keeper_finishes_during_the_sweep_does_not_disturb_it(
         return found
 
     monkeypatch.setattr(os, "listdir", then_it_is_renamed)
-    assert claims.sweep() == []
+    assert claims.take_over() == []
     assert names(state / directory) == [JOB]
