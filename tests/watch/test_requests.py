@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from attrs import evolve
 
+from basestation_runner.watch import watcher
 from basestation_runner.watch.inbox import Inbox
+from basestation_runner.watch.ledger import LedgerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,3 +297,37 @@ def test_an_unforeseen_error_in_one_sites_task_leaves_the_others_alone(bench: Be
         failing.clear()
         bench.until(lambda: bench.events("job ended", site="alpha") and not list(rundir.glob("*.run")))
     assert len(bench.helper.dispatched) == 2
+
+
+def test_while_the_ledger_cannot_be_written_nothing_is_acknowledged_or_started_and_it_recovers(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "FIRST_RETRY", 0.01)
+    rundir = bench.site("alpha")
+    bench.helper.on_dispatch = bench.helper.hold
+    made = bench.start()
+    bench.drop(rundir, "0.run", n=0)
+    bench.until(lambda: bench.events("job started"))
+    real, tries = made.ledger.commit, []
+
+    def fails() -> list[Callable[[], None]]:
+        if made.ledger.is_dirty:
+            tries.append("commit")
+            raise LedgerError("database or disk is full")
+        return []
+
+    monkeypatch.setattr(made.ledger, "commit", fails)
+    bench.helper.finish(bench.helper.dispatched[0]["job_id"])
+    paths = [bench.drop(rundir, f"{number}.run", n=number) for number in (1, 2)]
+    bench.until(lambda: len(tries) > 3)
+    assert all(path.exists() for path in paths)
+    assert len(bench.helper.dispatched) == 1
+    assert not bench.helper.settled
+    assert len(bench.events("ledger cannot be written: nothing is accepted or started")) == 1
+    bench.helper.on_dispatch = bench.helper.run
+    monkeypatch.setattr(made.ledger, "commit", real)
+    bench.until(lambda: len(bench.events("job ended")) == 3 and not any(path.exists() for path in paths))
+    assert bench.events("ledger can be written again")
+    assert len(bench.helper.dispatched) == 3
+    bench.drop(rundir, "3.run", n=3)
+    bench.until(lambda: len(bench.events("job ended")) == 4)
