@@ -216,6 +216,7 @@ class _Reader:
         if isinstance(event, ScalarEvent):
             if SURROGATE.search(event.value):
                 self.add(event, path, "the text contains half of a surrogate pair", "write the character itself")
+                event.value = SURROGATE.sub("\N{REPLACEMENT CHARACTER}", event.value)  # rules encode what they check
             value = _Value(_scalar(event), Place(_start(event)))
         elif isinstance(event, MappingStartEvent):
             value = self.mapping(event, events, path, depth)

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files as package_files
 from typing import Annotated
 
-from attrs import Factory, fields_dict, frozen
+from attrs import Factory, field, fields_dict, frozen
 
 from basestation_runner.config import rules
 from basestation_runner.config.document import Document, Source, Steps, parse
@@ -33,10 +33,11 @@ class Profiles:
     default: str | None = None
     document: Document | None = None
     entries: Mapping[str, int] = Factory(dict)  # by name: where the file's profiles are in its list, faulty ones too
+    names: tuple[str, ...] = field(init=False)
 
-    @property
-    def names(self) -> list[str]:
-        return sorted({*self.applications, *self.entries})
+    @names.default
+    def _all_names(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.applications, *self.entries}))
 
     @property
     def granted(self) -> list[str]:

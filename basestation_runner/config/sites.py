@@ -65,7 +65,7 @@ def _allowed(names: Sequence[str] | None, profiles: Profiles) -> tuple[str, ...]
     """Given an entry's `applications`, return the names that they stand for, sorted: their order means nothing."""
     if names is None:
         return tuple(profiles.granted)
-    return tuple(profiles.names if ALL in names else sorted(names))
+    return profiles.names if ALL in names else tuple(sorted(names))
 
 
 def _shared_rundirs(document: Document, rundirs: Mapping[str, str]) -> Iterator[Fault]:
@@ -82,6 +82,7 @@ def _shared_rundirs(document: Document, rundirs: Mapping[str, str]) -> Iterator[
             if above in owners:
                 what = f"{rundir} lies inside the rundir of site {owners[above]}"
                 yield document.fault((name, "watch_dir"), what, "put it beside the other, not inside")
+                break
 
 
 def _double_claims(profiles: Profiles, document: Document, allowed: Mapping[str, tuple[str, ...]]) -> Iterator[Fault]:

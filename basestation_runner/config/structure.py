@@ -14,6 +14,7 @@ from basestation_runner.config.rules import RuleError, Step, expected, rule_erro
 T = TypeVar("T", bound=AttrsInstance)
 
 MAX_GUESSED = 64  # characters of a name that is still compared with the known ones
+MAX_COMPARED = 40  # known names that are compared with, or listed: a file can hold many faults, and many names
 
 
 @frozen
@@ -47,9 +48,11 @@ def structured(cls: type[T], data: object, **given: object) -> Outcome[T]:
 
 
 def guess(name: str, known: Sequence[str]) -> str:
-    """Given a name that is not known, return a hint: the most similar known one, else all of them."""
-    similar = get_close_matches(name.lower().replace("-", "_"), known, n=1) if len(name) <= MAX_GUESSED else []
-    return f"did you mean {similar[0]}?" if similar else f"known: {', '.join(known)}"
+    """Given a name that is not known, return a hint: the most similar known one, else all of them, or the first."""
+    compared = known[:MAX_COMPARED] if len(name) <= MAX_GUESSED else ()
+    similar = get_close_matches(name.lower().replace("-", "_"), compared, n=1)
+    more = ", …" if len(known) > MAX_COMPARED else ""
+    return f"did you mean {similar[0]}?" if similar else f"known: {', '.join(known[:MAX_COMPARED])}{more}"
 
 
 @cache

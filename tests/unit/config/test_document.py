@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_one_fault_with_its_place(content: str | bytes, a
         (
             'a: "\\ud800"',
             ["1:4: a: the text contains half of a surrogate pair (write the character itself)"],
-            {"a": "\ud800"},
+            {"a": "\ufffd"},
         ),
     ],
 )
