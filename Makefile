@@ -8,6 +8,7 @@ SHELL := /bin/bash
 PYTHON ?= /usr/bin/python3
 VENV ?= .venv
 ARGS ?=
+FUZZ_SECONDS ?= 60
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
@@ -54,6 +55,10 @@ demo: setup ## run a throw-away runner with three sites, for instance ARGS=--jso
 .PHONY: test
 test: setup ## run the tests; as root also those that make accounts and drop privileges (ARGS for pytest)
 	@if (( $$(id -u) == 0 )); then export RUNNER_MUST_RUN=privileged; fi; $(BIN)/pytest $(ARGS)
+
+.PHONY: fuzz
+fuzz: setup ## try new inputs on parsers and loader (FUZZ_SECONDS=60, FUZZ_SEED to repeat a run)
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 .PHONY: lint
 lint: setup ## check format, style and types
