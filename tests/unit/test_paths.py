@@ -177,6 +177,13 @@ def test_links_within_the_tree_are_followed_relative_and_absolute_ones(place: Pl
         (place.root / "mission" / "new").unlink()
 
 
+def test_a_directory_that_can_be_walked_but_not_listed_is_opened(anyones: Path) -> None:
+    (anyones / "walked").mkdir(mode=0o333)
+    (anyones / "walked").chmod(0o333)
+    with as_nobody(), Tree([str(anyones)], jailed=False) as tree:
+        assert inode_of(tree.open_directory(f"{anyones}/walked")) == inode(anyones / "walked")
+
+
 def test_a_file_is_no_directory(place: Place) -> None:
     with pytest.raises(NotADirectoryError):
         place.open_directory("mission/log")
