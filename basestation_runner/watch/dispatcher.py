@@ -144,6 +144,13 @@ class Dispatcher:
         """Return all jobs that have not ended."""
         return iter(self._jobs.values())
 
+    def of_queue(self, key: tuple[str, ...]) -> Iterator[Job]:
+        """Return the jobs of one queue, the running one first."""
+        queue = self._queues.get(key)
+        if queue is not None:
+            yield from queue.chosen
+            yield from queue.waiting
+
     def queued(self, site: str) -> int:
         """Return how many jobs of the site wait."""
         return self._sites[site].queued if site in self._sites else 0

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import asdict
 
 from basestation_runner import runfile
+from basestation_runner.paths import join_jail
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Intake, NewJob
 from basestation_runner.watch.repeats import Repeats
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from basestation_runner.watch.helper import Helper
     from basestation_runner.watch.inbox import Taken
     from basestation_runner.watch.ledger import Ledger, Unfinished
+    from basestation_runner.watch.visualiser import Visualiser
 
 FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 60.0
@@ -57,6 +59,7 @@ class Jobs:
         ledger: Ledger,
         dispatcher: Dispatcher,
         completions: Completions,
+        visualiser: Visualiser,
         boot: str,
         log: FilteringBoundLogger,
         wake: Callable[[], None],
@@ -68,6 +71,7 @@ class Jobs:
         self._ledger = ledger
         self._dispatcher = dispatcher
         self._completions = completions
+        self._visualiser = visualiser
         self._boot = boot
         self._log = log
         self._wake = wake
@@ -136,6 +140,7 @@ class Jobs:
                 self._log.info, "request accepted", site=site.name, job_id=job_id, request=taken.name, script=new.script
             )
         )
+        self._notify("queued", job)
         self._wake()
         return intake
 
@@ -208,6 +213,7 @@ class Jobs:
         self._ledger.running(job.seq, pid=pid, started_at=started_at)
         if was is not State.RUNNING:
             self._ledger.after(partial(self._log.info, "job started", site=job.site, job_id=job.job_id, pid=pid))
+            self._notify("start", job)
 
     def _ended(self, job: Job, record: dict[str, Any]) -> None:
         code, signal = record.get("exit_code"), record.get("signal")
@@ -225,6 +231,7 @@ class Jobs:
         self._ledger.after(partial(log, "job ended", site=job.site, job_id=job.job_id, script=job.script, **result))
         summary = {**record, "job_id": job.job_id}
         self._ledger.after(partial(self._completions.write, job.site, job.script, summary))
+        self._notify("complete", job, code if signal is None else -signal)
 
     def _given_up(self, job: Job, event: Event, reason: str) -> None:
         job.state = advance(job.state, event)
@@ -240,6 +247,7 @@ class Jobs:
                 reason=reason,
             )
         )
+        self._notify("complete", job)
 
     def _leaves(self, job: Job) -> None:
         """The job has ended: its queue goes on, and the helper may forget it once that is durable."""
@@ -297,6 +305,31 @@ class Jobs:
         elif application is None or application.name not in site.applications:
             job.held = f"application {known.application} is not defined for its site"
         return job
+
+    # The visualiser
+
+    def _notify(self, action: Literal["queued", "start", "complete"], job: Job, returncode: int | None = None) -> None:
+        """Tell the visualiser, after the commit, if the job's application wants that."""
+        application, site = self._config.applications.get(job.application), self._config.sites.get(job.site)
+        if application is not None and application.visualiser and site is not None:
+            self._ledger.after(partial(self._send_notice, action, job, site, returncode))
+
+    def _send_notice(
+        self, action: Literal["queued", "start", "complete"], job: Job, site: Site, returncode: int | None
+    ) -> None:
+        known = self._ledger.dispatch(job.seq)
+        self._visualiser.notify(
+            action,
+            site=job.site,
+            home=known.home,
+            mission_dir=known.mission_dir
+            if not site.jailed or site.jail_root is None
+            else join_jail(site.jail_root, known.mission_dir),
+            script=job.script,
+            job_id=job.job_id,
+            uuids=(other.job_id for other in self._dispatcher.of_queue(job.queue)),
+            returncode=returncode,
+        )
 
     # The helper
 

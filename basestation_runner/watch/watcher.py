@@ -19,6 +19,7 @@ from basestation_runner.watch.ledger import Ledger, LedgerError
 from basestation_runner.watch.repeats import Repeats
 from basestation_runner.watch.shared import Shared, Timing
 from basestation_runner.watch.sites import Sites
+from basestation_runner.watch.visualiser import Visualiser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,7 @@ class Watcher:
 
         self.ledger = Ledger(options.state_dir)
         self.completions = Completions(options.job_completions_log, log)
+        self.visualiser = Visualiser()
         self.watches = Watches(
             self._loop,
             on_overflow=self._on_overflow,
@@ -86,6 +88,7 @@ class Watcher:
                 )
             ),
             completions=self.completions,
+            visualiser=self.visualiser,
             boot=boot_id(),
             log=log,
             wake=self.wake,
@@ -144,6 +147,7 @@ class Watcher:
         self.helper.stop()
         self.watches.close()
         self.lanes.close()
+        self.visualiser.close()
         self.completions.close()
         self.ledger.close()
 

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import structlog
@@ -20,12 +20,13 @@ from basestation_runner import protocol
 from basestation_runner.config.model import Config, Site
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
+from basestation_runner.watch import watcher as watcher_module
 from basestation_runner.watch.options import WatchOptions
 from basestation_runner.watch.shared import Timing
 from basestation_runner.watch.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from basestation_runner.watch.sitewatch import SiteWatch
 
@@ -167,6 +168,21 @@ class _Serving(asyncio.Protocol):
         self.helper.lost(self.transport)
 
 
+class FakeVisualiser:
+    """Keeps the notices."""
+
+    notices: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self) -> None:
+        self.notices.clear()
+
+    def notify(self, action: str, *, uuids: Iterable[str], **fields: Any) -> None:  # noqa: ANN401 - any notice
+        self.notices.append({"action": action, "uuids": list(uuids), **fields})
+
+    def close(self) -> None:
+        pass
+
+
 class Bench:
     """Sites, rundirs, a helper and a watcher that can be started again."""
 
@@ -185,6 +201,8 @@ class Bench:
         self._running: Any = None
         (directory / "state").mkdir(mode=0o700)
         self.until = until
+        self.notices = FakeVisualiser.notices
+        patch.setattr(watcher_module, "Visualiser", FakeVisualiser)
 
     def site(self, name: str, *, make: bool = True, **fields: Any) -> Path:  # noqa: ANN401 - the model's fields
         """Add a site and make its rundir."""

@@ -151,3 +151,33 @@ def test_every_waiting_job_has_a_reason_that_a_person_can_read(bench: Bench, hel
             "another job of its queue is before it",
             "its site runs as many jobs as it may (1)",
         ]
+
+
+def test_the_visualiser_is_told_of_jobs_whose_application_wants_it(bench: Bench) -> None:
+    jail = bench.directory / "jail"
+    rundir = bench.site("alpha", jail_root=str(jail))
+    bench.helper.on_dispatch = bench.helper.hold
+    bench.start()
+    bench.drop(rundir, "1.run")
+    settled(bench, 1)
+    bench.drop(rundir, "login.run", script="BaseLogin.py")
+    bench.drop(rundir, "2.run")
+    settled(bench, 3)
+    first = bench.helper.dispatched[0]["job_id"]
+    bench.helper.finish(first, exit_code=3)
+    bench.until(lambda: len(bench.helper.dispatched) == 3)
+    second = bench.helper.dispatched[-1]["job_id"]
+    bench.helper.say({"event": "lost", "job_id": second, "reason": "gone"})
+    bench.until(lambda: bench.events("job lost"))
+    notices = [(notice["action"], notice["job_id"], notice["returncode"]) for notice in bench.notices]
+    assert notices == [
+        ("queued", first, None),
+        ("start", first, None),
+        ("queued", second, None),
+        ("complete", first, 3),
+        ("start", second, None),
+        ("complete", second, None),
+    ]
+    assert bench.notices[2]["uuids"] == [first, second]
+    assert {notice["mission_dir"] for notice in bench.notices} == {f"{jail}/home/sg123/mission1"}
+    assert {notice["home"] for notice in bench.notices} == {"/home/sg123"}
