@@ -73,18 +73,22 @@ class Visualiser:
         """Send a notice about a job to all who listen, soon.
 
         `mission_dir` is the host's path, `uuids` the ids of what is queued and running in the job's queue; only the
-        first ones are looked at. `returncode` is said on completion only; None if it is not known.
+        first ones are looked at, and the job itself counts as one although it may just have ended. `returncode` is said
+        on completion only; None if it is not known.
         """
         if self._audience.is_hopeless:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="visualiser", daemon=True)
             self._thread.start()
+        listed = list(islice(uuids, MOST_UUIDS))
+        if job_id not in listed:
+            listed.append(job_id)
         content: dict[str, object] = {
             "glider": int(runfile.glider(home)),
             "queue_id": f"{site}||{mission_dir}||{script}",
             "time": time.time(),
-            "uuids": list(islice(uuids, MOST_UUIDS)),
+            "uuids": listed,
             "action": action,
             "target": job_id,
             **({"returncode": returncode} if action == "complete" else {}),

@@ -318,6 +318,12 @@ def test_a_long_queue_is_listed_in_part_and_not_even_counted(place: Path, notice
     assert json.loads(listener.receive()[1])["uuids"] == [str(number) for number in range(visualiser.MOST_UUIDS)]
 
 
+def test_a_job_is_listed_although_it_has_just_left_its_queue(place: Path, notices: Visualiser, listen: Listen) -> None:
+    listener = listen(place / "sanic-1-notify.ipc")
+    tell(notices, job_id="ended", uuids=["next", "last"])
+    assert json.loads(listener.receive()[1])["uuids"] == ["next", "last", "ended"]
+
+
 def test_a_caller_never_waits_for_a_thread_that_hangs(notices: Visualiser, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = threading.Event()
     monkeypatch.setattr(notices._audience, "_search", disk.wait)
