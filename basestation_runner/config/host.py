@@ -9,7 +9,7 @@ from typing import Final
 
 from basestation_runner.config.document import Document
 from basestation_runner.config.findings import Finding, Level, found
-from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Daemon, Entry, Facts, gather
+from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Daemon, Entry, Facts, SiteFacts, gather
 from basestation_runner.config.hostsite import AS_ROOT, SiteCheck, useradd
 from basestation_runner.config.model import Config
 from basestation_runner.config.probes import Unseen
@@ -37,7 +37,7 @@ def judge(document: Document, config: Config, facts: Facts) -> Iterator[Finding]
     yield from _limits(facts.limits, len(config.sites))
     for file, problem in facts.files.items():
         yield from _file(file, problem)
-    if not facts.is_root:
+    if any(isinstance(entry.may, Unseen) for site in facts.sites.values() for entry in _entries(site)):
         what = "what the accounts can read, write and execute cannot be checked as this user"
         yield Finding(level="warning", what=what, hint=AS_ROOT)
     rundirs: dict[tuple[int, int], str] = {}
@@ -47,6 +47,13 @@ def judge(document: Document, config: Config, facts: Facts) -> Iterator[Finding]
         if isinstance(rundir, Entry) and (other := rundirs.setdefault(rundir.place, name)) != name:
             what = f"{site.watch_dir} is the same directory as the rundir of site {other}"
             yield found(document.fault((name, "watch_dir"), what, "give each site a rundir of its own"))
+
+
+def _entries(site: SiteFacts) -> Iterator[Entry]:
+    scripts = site.scripts.values() if isinstance(site.scripts, Mapping) else ()
+    for seen in (site.rundir, site.jail, site.interpreter, *scripts):
+        if isinstance(seen, Entry):
+            yield seen
 
 
 def _daemons(facts: Facts) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ class Link:
 
 @frozen(kw_only=True)
 class Entry:
-    """What is at a path. `may`: whether the account that needs it can use it, None if that could not be tried."""
+    """What is at a path. `may`: whether the account that needs it can use it; None where there is no such account."""
 
     mode: int
     gid: int
@@ -83,7 +83,7 @@ class Entry:
     filesystem: str  # its type's name
     is_read_only: bool = False
     links: tuple[Link, ...] = ()
-    may: bool | None = None
+    may: bool | Unseen | None = None
 
 
 @frozen
@@ -128,7 +128,6 @@ class Process:
 class Facts:
     """What there is of a whole configuration."""
 
-    is_root: bool
     watcher: Daemon
     helper: Daemon
     watchers: tuple[Process, ...] | Unseen  # those that run
@@ -173,7 +172,6 @@ def gather(
         questions |= {(part, site.name): question for part, question in asked.items()}
     answers = dict(zip(questions, probes.ask(list(questions.values()), patience=patience), strict=True))
     return Facts(
-        is_root=os.geteuid() == 0,
         watcher=watcher,
         helper=helper,
         watchers=answers["watchers", ""],
@@ -329,8 +327,8 @@ def _filesystem(device: int) -> str:
     return ""
 
 
-def _may(path: str, identity: _Identity, use: int) -> bool | None:
-    """Tell whether an account can use a path; None if this process cannot try it.
+def _may(path: str, identity: _Identity, use: int) -> bool | Unseen:
+    """Tell whether an account can use a path.
 
     Asks the kernel, which knows of access lists and of the directories above: access(2) goes by the real ids.
     """
@@ -339,13 +337,13 @@ def _may(path: str, identity: _Identity, use: int) -> bool | None:
     try:
         with _real_ids(identity):
             return os.access(path, use)
-    except PermissionError:
-        return None
+    except OSError:  # for lack of capabilities, or in a user namespace without that account
+        return NOT_BY_THIS_USER
 
 
 @contextmanager
 def _real_ids(identity: _Identity) -> Iterator[None]:
-    """Have an account's real ids and groups for a while. Raises PermissionError for lack of capabilities."""
+    """Have an account's real ids and groups for a while. Raises OSError if it cannot be had."""
     uid, gid, groups = os.getuid(), os.getgid(), os.getgroups()
     os.setgroups(identity.groups)
     try:

@@ -143,11 +143,9 @@ def _show(form: Form, paths: Sequence[Path], sound: Mapping[Path, str], findings
         files: list[dict[str, Any]] = [{"file": str(path), "ok": path in sound} for path in paths]
         click.echo(as_json(files, findings))
         return
-    for finding in findings:
-        if form == "github":
-            click.echo(as_workflow_command(finding))
-        else:
-            click.echo(str(finding), err=True)
+    if findings:
+        lines = map(as_workflow_command if form == "github" else str, findings)
+        click.echo("\n".join(lines), err=form == "text")
     for path in paths:
         if path in sound:
             click.echo(f"{printable(str(path))}: ok ({sound[path]})")

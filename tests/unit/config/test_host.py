@@ -69,7 +69,6 @@ NAMES_TWO = Names(
     account=TWO, has=frozenset({20, 30, 40}), requested=(30, 40), labels={20: "runner-two", 30: "science"}
 )
 GOOD = Facts(
-    is_root=True,
     watcher=Daemon(name="w", account=WATCHER, groups=frozenset({1, 10, 30})),
     helper=Daemon(name="h", account=HELPER, groups=frozenset({1, 2})),
     watchers=(Process(100, frozenset({1, 10, 30})),),
@@ -182,7 +181,7 @@ CASES: dict[str, tuple[Facts, str]] = {
         "/etc/sites.yaml:1:1: warning: who can write it cannot be checked as this user (run it as root)",
     ),
     "an ordinary user": (
-        host(is_root=False),
+        rundir(may=NOT_BY_THIS_USER),
         "warning: what the accounts can read, write and execute cannot be checked as this user (run it as root)",
     ),
     "no account": (
@@ -535,7 +534,7 @@ SEEN = st.sampled_from([Absent("/"), HUNG, NOT_BY_THIS_USER, FAILED]) | st.build
     filesystem=st.sampled_from(["", "ext4", "fuse.sshfs"]),
     is_read_only=st.booleans(),
     links=st.lists(st.builds(Link, st.sampled_from(["/srv", "/srv/a"]), st.text(), st.booleans())).map(tuple),
-    may=st.none() | st.booleans(),
+    may=st.none() | st.booleans() | st.just(NOT_BY_THIS_USER),
 )
 DAEMON = st.builds(
     Daemon,
@@ -557,7 +556,6 @@ DAEMON = st.builds(
     ),
     st.fixed_dictionaries(
         {
-            "is_root": st.booleans(),
             "watcher": DAEMON,
             "helper": DAEMON,
             "watchers": st.just(HUNG) | st.lists(st.builds(Process, IDS, st.frozensets(IDS))).map(tuple),
