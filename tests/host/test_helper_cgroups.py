@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.host.helper_client import Gate, Station, parent_of
+from tests.host.helper_client import DEADLINE, Gate, Station, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,8 @@ def test_a_jobs_peak_of_memory_is_in_its_record(station: Station) -> None:
     assert record["memory_peak_bytes"] == 123456
 
 
-def test_what_a_killed_keeper_left_in_its_leaf_is_killed_through_the_cgroup(station: Station) -> None:
+def test_what_a_killed_keeper_left_is_killed_through_its_cgroup_and_lost_when_that_is_empty(station: Station) -> None:
+    """Also what the job has started itself, whatever became of the job's own process."""
     site = station.add_shell_site("one")
     station.start()
     with Gate(station.installation.top / "gate") as gate:
@@ -110,7 +112,12 @@ def test_what_a_killed_keeper_left_in_its_leaf_is_killed_through_the_cgroup(stat
         station.daemon.wait_event(lambda event: event["event"] == "job without a keeper")
         leaf = station.installation.cgroup_root / "site-one" / f"job-{order['job_id']}"
         assert (leaf / "cgroup.kill").read_text() == "1"
+        ended = os.pidfd_open(pid)
         gate.open()
+        assert select.select([ended], [], [], DEADLINE)[0]
+        os.close(ended)
+        assert station.inquire(order["job_id"])["event"] == "started"
+        (leaf / "cgroup.procs").write_text("")
         station.client.event(order["job_id"], "lost")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,8 +81,10 @@ def test_a_helper_whose_log_was_rotated_goes_on_in_the_new_file(station: Station
     log.rename(directory / "helper.log.1")
     station.daemon.send_signal(signal.SIGHUP)
     order = station.order(site, station.mission(site), "do.sh", "echo ran")
+    deadline = time.monotonic() + DEADLINE
     while not log.exists():
         station.client.hello()
+        assert time.monotonic() < deadline
     station.run(order)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines if line.get("job_id") == order["job_id"]] == ["job started", "job ended"]

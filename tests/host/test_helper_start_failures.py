@@ -147,12 +147,18 @@ def make_fifo(path: Path) -> None:
     path.chmod(0o666)
 
 
+def make_write_only_fifo(path: Path) -> None:
+    os.mkfifo(path)
+    path.chmod(0o222)
+
+
 def link_by_climbing(path: Path) -> None:
     path.symlink_to(os.path.relpath("/etc/hostname", path.parent))
 
 
 LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a FIFO": (make_fifo, "it is not a regular file"),
+    "a FIFO that cannot be read": (make_write_only_fifo, "No such device or address"),
     "a directory": (Path.mkdir, "Is a directory"),
     "a link to outside": (lambda path: path.symlink_to("/etc/hostname"), "it is outside the site's tree"),
     "a link up and out": (link_by_climbing, "it is outside the site's tree"),
