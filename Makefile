@@ -60,6 +60,10 @@ test: setup ## run the tests; as root also those that make accounts and drop pri
 fuzz: setup ## try new inputs on parsers and loader (FUZZ_SECONDS=60, FUZZ_SEED to repeat a run)
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
+.PHONY: chaos
+chaos: setup ## as root, kill everything at random moments and see that nothing is lost (CHAOS_ROUNDS=200, CHAOS_SEED)
+	$(BIN)/python -m tests.chaos.run
+
 .PHONY: lint
 lint: setup ## check format, style and types
 	$(BIN)/ruff format --check .

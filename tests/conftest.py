@@ -1,4 +1,4 @@
-"""What all tests share: the fixture of those that need root, and hypothesis without a clock.
+"""What all tests share: the fixtures of those that need root, and hypothesis without a clock.
 
 Without root such tests are skipped, unless RUNNER_MUST_RUN has the word privileged in it: then they fail.
 """
@@ -6,9 +6,16 @@ Without root such tests are skipped, unless RUNNER_MUST_RUN has the word privile
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from basestation_runner.sandbox import Installation, Sandbox
+    from basestation_runner.sandbox.accounts import Accounts
 
 # How long one example takes says something about the machine's load, nothing about the code.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,3 +40,24 @@ def privileged() -> None:
     if "privileged" in os.environ.get("RUNNER_MUST_RUN", "").split(","):
         pytest.fail("needs root, and RUNNER_MUST_RUN forbids to skip it")
     pytest.skip("needs root")
+
+
+@pytest.fixture(scope="session")
+def sandbox(privileged: None) -> Iterator[Sandbox]:  # noqa: ARG001 - only for what it decides
+    """Move this test process to a mount namespace of its own, for the rest of its life."""
+    from basestation_runner.sandbox import with_accounts  # noqa: PLC0415 - the other tests do without
+
+    with with_accounts() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def installation(sandbox: Sandbox) -> Iterator[Installation]:
+    """Accounts and daemons of this test's own; nothing is left behind."""
+    with sandbox.installation() as installation:
+        yield installation
+
+
+@pytest.fixture
+def accounts(installation: Installation) -> Accounts:
+    return installation.accounts
