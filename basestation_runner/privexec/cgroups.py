@@ -33,6 +33,8 @@ class _Cgroup(Controller):
     memory_high = BaseFileInterface("memory.high")
     memory_max = BaseFileInterface("memory.max")
     memory_peak = BaseFileInterface("memory.peak", readonly=True)
+    cpu_stat = BaseFileInterface("cpu.stat", readonly=True)
+    processes = BaseFileInterface("cgroup.procs", readonly=True)
 
 
 def _cgroup(path: str) -> _Cgroup:
@@ -126,6 +128,23 @@ class Cgroups:
             return None
         with suppress(OSError, ValueError):
             return int(_cgroup(self._leaf(site_name, job_id)).memory_peak)
+        return None
+
+    def cpu_seconds(self, site_name: str, job_id: str) -> float | None:
+        """Return the processor time that the job's processes took together, None where that is not known."""
+        if self._root is None:
+            return None
+        with suppress(OSError, ValueError, KeyError):
+            lines = str(_cgroup(self._leaf(site_name, job_id)).cpu_stat).splitlines()
+            return int(dict(line.split() for line in lines)["usage_usec"]) / 1e6
+        return None
+
+    def processes(self, site_name: str, job_id: str) -> int | None:
+        """Return how many processes are in the job's cgroup, None where that is not known."""
+        if self._root is None:
+            return None
+        with suppress(OSError):
+            return len(str(_cgroup(self._leaf(site_name, job_id)).processes).split())
         return None
 
     def kill(self, site_name: str, job_id: str) -> None:

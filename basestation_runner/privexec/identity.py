@@ -154,7 +154,7 @@ def verify(identity: Identity) -> None:
 
 
 def _try_to_go_back(identity: Identity) -> None:
-    somebody_else = identity.uid + 1
+    somebody_else = identity.uid - 1
     ways: tuple[tuple[str, Callable[[], None]], ...] = (
         ("setuid(0)", lambda: os.setuid(0)),
         ("setresuid to another account", lambda: os.setresuid(somebody_else, somebody_else, somebody_else)),

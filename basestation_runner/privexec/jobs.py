@@ -18,8 +18,9 @@ from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
-_DESCRIPTORS_A_JOB: Final = 2  # a pidfd and, while it starts, its report
+_DESCRIPTORS_A_JOB: Final = 2  # a pidfd and its report
 _SPARE_DESCRIPTORS: Final = 128
+_EMPTY_INTERVAL: Final = 0.2  # seconds between looks at the cgroup of a job that was killed; they die at once
 
 log = structlog.get_logger()
 
@@ -174,7 +175,7 @@ class Jobs:
         self._loop.watch(pidfd, lambda _: self._keeper_ended(job, pidfd))
 
     def _take_report(self, job: Job) -> None:
-        """Take what the keeper has said about the start so far; it says one thing and closes the pipe."""
+        """Take what the keeper has said so far: how the start went, and later how the job ended."""
         while job.report is not None:
             try:
                 data = os.read(job.report, 1 << 16)
@@ -185,10 +186,13 @@ class Jobs:
                 os.close(job.report)
                 job.report = None
             for report in job.decoder.feed(data):
-                self._started_or_not(job, report)
+                self._hear(job, report)
 
-    def _started_or_not(self, job: Job, report: Mapping[str, Any]) -> None:
+    def _hear(self, job: Job, report: Mapping[str, Any]) -> None:
         facts = {"site": job.site, "job_id": job.job_id}
+        if report["outcome"] == "ended":
+            self._ended(job, report["record"])
+            return
         if report["outcome"] == "started":
             job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
             for warning in report["warnings"]:
@@ -231,8 +235,8 @@ class Jobs:
         self._waited_for -= 1
         self._take_report(job)
         status = os.waitpid(job.keeper_pid, 0)[1] if job.keeper_pid is not None else 0
-        if self._jobs.get(job.job_id) is not job:
-            return  # refused or put back
+        if self._jobs.get(job.job_id) is not job or job.state == "ended":
+            return  # it was refused or put back, or the keeper has said all
         if self._post.claims.claimed(job.job_id) is None:
             self._forget_unstarted(job)
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGALRM
@@ -250,16 +254,13 @@ class Jobs:
         """Conclude a claimed job whose keeper has ended: by its record, or, without one, when its process is gone."""
         record = self._post.claims.ended(job.job_id)
         if record is not None:
-            job.state, job.record = "ended", record
-            outcome = {name: record.get(name) for name in ("exit_code", "signal", "started_at", "ended_at")}
-            log.info("job ended", site=job.site, job_id=job.job_id, **outcome)
-            self._tell(job)
+            self._ended(job, record)
             return
         claim = self._post.claims.claimed(job.job_id) or {}
         child = processes.open_if_alive(claim["child"]) if claim else None
         self._post.cgroups.kill(job.site, job.job_id)
         if child is None:
-            self._conclude(job, "its keeper ended without a record")
+            self._lose_when_empty(job)
             return
         job.state = "running"
         job.pidfd = child
@@ -269,17 +270,32 @@ class Jobs:
             self._loop.forget(child)
             os.close(child)
             job.pidfd = None
-            self._conclude(job, "its keeper ended without a record")
+            self._lose_when_empty(job)
 
         self._loop.watch(child, gone)
+
+    def _lose_when_empty(self, job: Job) -> None:
+        """Conclude a job whose own process is gone once nothing else of it is left in its cgroup either."""
+        if self._post.cgroups.processes(job.site, job.job_id):
+            job.state = "running"
+            self._post.cgroups.kill(job.site, job.job_id)
+            self._loop.call_later(_EMPTY_INTERVAL, lambda: self._lose_when_empty(job))
+        else:
+            self._conclude(job, "its keeper ended without a record")
 
     def _conclude(self, job: Job, reason: str) -> None:
         record = self._post.claims.ended(job.job_id)
         if record is not None:
-            job.state, job.record = "ended", record
-        else:
-            job.state, job.reason = "lost", reason
-            log.error("job lost", site=job.site, job_id=job.job_id, reason=reason)
+            self._ended(job, record)
+            return
+        job.state, job.reason = "lost", reason
+        log.error("job lost", site=job.site, job_id=job.job_id, reason=reason)
+        self._tell(job)
+
+    def _ended(self, job: Job, record: Mapping[str, Any]) -> None:
+        job.state, job.record = "ended", record
+        outcome = {name: record.get(name) for name in ("exit_code", "signal", "started_at", "ended_at")}
+        log.info("job ended", site=job.site, job_id=job.job_id, **outcome)
         self._tell(job)
 
     def _tell(self, job: Job) -> None:

@@ -85,9 +85,9 @@ class _Job:
 def main(order: Order, post: Post, report: int) -> NoReturn:
     """Keep one job from look-up to exit record, in a fresh fork of the helper. Never returns.
 
-    Says once on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
+    Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
-    claimed the job, {"outcome": "claimed"}; then closes it.
+    claimed the job, {"outcome": "claimed"}; and after a start {"outcome": "ended", "record"}.
     """
     try:
         _settle_in(order, post, report)
@@ -145,7 +145,6 @@ def _keep(order: Order, post: Post, report: int) -> None:
         command=outcome["command"],
         warnings=warnings + child.warnings,
     )
-    os.close(report)
     _, status, usage = os.wait4(child.pid, 0)
     ended_at = time.time()
     code = os.waitstatus_to_exitcode(status)
@@ -165,9 +164,11 @@ def _keep(order: Order, post: Post, report: int) -> None:
         "system_seconds": usage.ru_stime,
         "max_rss_kib": usage.ru_maxrss,
         "memory_peak_bytes": post.cgroups.memory_peak(order.site.name, order.job_id),
+        "cgroup_cpu_seconds": post.cgroups.cpu_seconds(order.site.name, order.job_id),
+        "leftover_processes": post.cgroups.processes(order.site.name, order.job_id),
         "log_tail": child.log.tail() if child.log else "",
     }
-    _record(post.claims, order.job_id, record)
+    _record(post.claims, order.job_id, record, report)
     post.cgroups.remove_leaf(order.site.name, order.job_id)
 
 
@@ -261,14 +262,23 @@ def _give_up(order: Order, post: Post, child: _Job) -> NoReturn:
     raise RefusedError(reason)
 
 
-def _record(claims: Claims, job_id: str, record: dict[str, object]) -> None:
-    """Write the exit record, however long the disk stays full: this process is the only one that knows."""
-    while True:
-        try:
+def _record(claims: Claims, job_id: str, record: dict[str, object], report: int) -> None:
+    """Write the exit record and tell the helper.
+
+    While it cannot be written (a full disk), this process is the only one that knows: it tells the helper all the same,
+    and tries again until it is written, or the watcher knows and the job's claim has been pruned.
+    """
+    try:
+        claims.record_exit(job_id, record)
+    except OSError:
+        _report(report, outcome="ended", record=record)
+    else:
+        _report(report, outcome="ended", record=record)
+        return
+    while claims.claimed(job_id) is not None:
+        time.sleep(_RETRY_SECONDS)
+        with suppress(OSError):
             claims.record_exit(job_id, record)
-        except OSError:
-            time.sleep(_RETRY_SECONDS)
-        else:
             return
 
 

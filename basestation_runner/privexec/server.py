@@ -21,7 +21,7 @@ from basestation_runner.privexec.loop import Loop
 _MOST_CONNECTIONS: Final = 32
 _MOST_UNSENT: Final = 16 << 20
 _READ_BYTES: Final = 1 << 16
-_PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_PEER: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 log = structlog.get_logger()
 
