@@ -662,6 +662,16 @@ def test_a_jailed_path_below_a_directory_that_is_closed_to_the_job_is_the_jails_
     (anyones / "closed").chmod(0o700)
 
 
+def test_a_jailed_path_of_which_nothing_can_be_opened_is_the_jails_root_and_the_path(
+    jail: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr("basestation_runner.syscalls.openat2", closed)
+    assert jail.host_path("/home/sg123") == f"{tmp_path}/jail/home/sg123"
+
+
 def test_a_relative_word_is_no_path_of_a_jail(jail: Tree) -> None:
     with pytest.raises(PathRefusedError):
         jail.host_path("home/sg123")
@@ -749,6 +759,26 @@ def test_a_log_that_becomes_a_link_and_back_never_leads_outside(place: Place) ->
         seen = outcomes(lambda: place.open_log("mission/log"), at_least=2000, wanted=2)
     assert {outcome for outcome in seen if isinstance(outcome, int)} == {allowed}
     assert place.is_untouched_outside()
+
+
+def test_a_directory_that_becomes_a_link_while_an_absolute_link_to_it_is_resolved_is_resolved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, moved = tmp_path / "directory", tmp_path / "moved"
+    directory.mkdir()
+    (tmp_path / "link").symlink_to(directory)
+    real = os.path.realpath
+
+    def realpath(path: str, *, strict: bool) -> str:
+        found = real(path, strict=strict)
+        if not moved.exists():
+            directory.rename(moved)
+            directory.symlink_to("moved")
+        return found
+
+    with Tree([str(tmp_path)], jailed=False) as tree:
+        monkeypatch.setattr(os.path, "realpath", realpath)
+        assert inode_of(tree.open_directory(str(tmp_path / "link"))) == inode(moved)
 
 
 def test_a_path_that_changes_at_every_attempt_is_busy_not_refused(

@@ -418,6 +418,18 @@ def test_whatever_else_code_can_come_from_counts(program: Path, more: str) -> No
     assert found_in(program, more) == str(program / "extra")
 
 
+def test_mapped_memory_whose_file_is_gone_is_nothing_that_others_can_change(program: Path, sticky: Path) -> None:
+    more = f"""
+import builtins, mmap, os
+with open({str(sticky / "file")!r}, "w+b") as file:
+    file.write(bytes(4096))
+    file.flush()
+    builtins.kept = mmap.mmap(file.fileno(), 0)
+os.unlink(file.name)
+"""
+    assert not found_in(program, more)
+
+
 def test_an_import_path_that_others_could_make_is_not_trusted(program: Path, sticky: Path) -> None:
     missing = sticky / "missing"
     assert found_in(program, f"import sys; sys.path.append({str(missing)!r})") == str(missing)
