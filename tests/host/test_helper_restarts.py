@@ -270,6 +270,20 @@ def test_a_keeper_that_comes_to_claim_when_there_is_a_successor_runs_nothing(
     assert log_of(order) == "ran\n"
 
 
+def test_a_claim_that_the_helper_has_not_seen_keeps_its_job_from_being_started(
+    station: Station, site: Site, order: Message, gate: Gate
+) -> None:
+    """As one that a backup brought back: what it says is believed."""
+    pid = station.start_job(order)["pid"]
+    claims = station.installation.helper_state / "claims"
+    again = station.order(site, station.mission(site), "do.sh", "echo ran")
+    (claims / again["job_id"]).write_bytes((claims / order["job_id"]).read_bytes())
+    assert station.start_job(again)["pid"] == pid
+    gate.open()
+    assert station.client.event(again["job_id"], "ended", "lost")["event"] == "lost"
+    assert not Path(again["log_file"]).exists()
+
+
 def test_what_ended_a_month_ago_and_was_never_settled_is_forgotten_and_nothing_that_runs(
     station: Station, site: Site, order: Message
 ) -> None:
