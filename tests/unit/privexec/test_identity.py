@@ -1,4 +1,4 @@
-"""Steps of the privilege drop on hosts that this one is not. What they do for real is in tests/host/test_identity.py."""
+"""Steps of the privilege drop on other hosts than this one; tests/host/test_identity.py has what they do for real."""
 
 from __future__ import annotations
 
