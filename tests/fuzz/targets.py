@@ -62,18 +62,36 @@ def _require_shown(reason: str) -> None:
 _WORD: Final = re.compile(rb"[^\s:,\[\]{}]+")
 
 
-def mutated(random: Random, seeds: Sequence[bytes], pieces: Sequence[bytes]) -> bytes:
-    """Return one of the seeds with a few changes: parts removed, repeated, moved, replaced, pieces put in."""
-    content = random.choice(seeds)
-    for _ in range(random.choice([1, 1, 1, 1, 2, 5])):
-        start = random.randint(0, len(content))
-        end = start + random.randint(0, 40)
+@frozen
+class Kit:
+    """What inputs of one kind are made from: good ones, pieces of syntax, and words that are rarely taken well."""
+
+    seeds: Sequence[bytes]
+    pieces: Sequence[bytes]
+    words: Sequence[bytes]
+
+    def mutated(self, random: Random) -> bytes:
+        """Return a good input with a few changes, most often a single one."""
+        content = random.choice(self.seeds)
+        for _ in range(random.choice([1, 1, 1, 1, 2, 5])):
+            content = self._changed(random, content)
+        return content
+
+    def soup(self, random: Random) -> bytes:
+        """Return pieces and words one after the other, some of them many times."""
+        chosen = random.choices([*self.pieces, *self.words], k=random.randint(0, 40))
+        return b"".join(piece * (1 if random.random() < 0.95 else random.randint(2, 2000)) for piece in chosen)
+
+    def _changed(self, random: Random, content: bytes) -> bytes:
         if (words := list(_WORD.finditer(content))) and random.random() < 0.5:
             start, end = random.choice(words).span()
+            return content[:start] + random.choice([*self.words, random.choice(words)[0]]) + content[end:]
+        start = random.randint(0, len(content))
+        end = start + random.randint(0, 40)
         head, part, tail = content[:start], content[start:end], content[end:]
-        piece = random.choice(pieces) if random.random() < 0.8 else random.randbytes(random.randint(1, 4))
+        piece = random.choice(self.pieces) if random.random() < 0.8 else random.randbytes(random.randint(1, 4))
         goes = random.randint(0, len(head))
-        content = random.choice(
+        return random.choice(
             [
                 head + tail,
                 head + part * random.choice([2, 3, 300]) + tail,
@@ -83,44 +101,21 @@ def mutated(random: Random, seeds: Sequence[bytes], pieces: Sequence[bytes]) -> 
                 head + part.upper() + tail,
             ]
         )
-    return content
-
-
-def soup(random: Random, pieces: Sequence[bytes]) -> bytes:
-    """Return pieces one after the other, some of them many times."""
-    chosen = random.choices(pieces, k=random.randint(0, 40))
-    return b"".join(piece * (1 if random.random() < 0.95 else random.randint(2, 2000)) for piece in chosen)
 
 
 # Requests
 
-REQUESTS: Final = [path.read_bytes() for path in sorted((_SAMPLES / "requests").glob("*.run"))]
-REQUEST_PIECES: Final = [
-    *(
-        b" ",
-        b"\t",
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b"\0",
-        b"\x0b",
-        b"\x1b[2J",
-        b"\xff",
-        b"\xc2\xa0",
-        b"\xe2\x80\xa8",
-        b"\xed\xa0\x80",
-    ),
-    *(b"/", b"//", b"/.", b"/..", b"..", b".", b"-", b"--", b"~", b"$HOME", b"*", b"'", b'"', b"\\", b";", b"|"),
-    *(
-        b"/home/sg123",
-        b"/home/sg123/mission1",
-        b"Base.py",
-        b"--mission_dir",
-        b"job_id: x\n",
-        b"\xf0\x9f\x90\xa0",
-        b"x" * 300,
-    ),
-]
+REQUESTS: Final = Kit(
+    seeds=[path.read_bytes() for path in sorted((_SAMPLES / "requests").glob("*.run"))],
+    pieces=[
+        *(b" ", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\x0b", b"\x1b[2J", b"\xff", b"\xc2\xa0", b"\xe2\x80\xa8"),
+        *(b"\xed\xa0\x80", b"/", b"//", b"/.", b"/..", b"-", b"~", b"'", b'"', b"\\", b";", b"|", b"\njob_id: x\n"),
+    ],
+    words=[
+        *(b"", b"/", b"//", b"/.", b"/..", b"..", b".", b"-", b"--", b"$HOME", b"*", b"Base.py", b"../Base.py", b"a/b"),
+        *(b"/home/sg123", b"/home/sg123/mission1", b"/a" * 3000, b"x" * 300, b"\xf0\x9f\x90\xa0", b"--mission_dir"),
+    ],
+)
 
 
 def check_request(content: bytes) -> bool:
@@ -161,10 +156,29 @@ MESSAGES: Final[Sequence[Mapping[str, Any]]] = [
     {"site": "one", "argv": ["/p", "/s"], "log_file": "/l", "job_id": "0"},
     {"query": "status", "pid": 1},
 ]
-FRAME_PIECES: Final = [
-    *(b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\", b"\0", b"\xff", b"\\ud800", b"\\u0000", b"NaN", b"1e999", b"-0"),
-    *(b"true", b"null", b'{"a":', b"9" * 5000, b'"request"', b'"pid"', b'{"query":"status","pid":', b"\xef\xbb\xbf"),
-]
+FRAMES: Final = Kit(
+    seeds=[json.dumps(message).encode() for message in MESSAGES],
+    pieces=[
+        *(b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\", b"\0", b"\xff", b"\\ud800", b"\\u0000", b"\xef\xbb\xbf"),
+        *(b'{"a":', b'"request"', b'"pid"', b'{"query":"status","pid":', b"[" * 500),
+    ],
+    words=[
+        *(
+            b"NaN",
+            b"-Infinity",
+            b"1e999",
+            b"-0",
+            b"0.5",
+            b"true",
+            b"null",
+            b"9" * 5000,
+            b'""',
+            b'"\\ud800"',
+            b'"\\u0000"',
+        ),
+        *(b'"request"', b'"settled"', b'"query"', b'"pid"', b'"job_id"', b'"/"', b"[]", b"{}", b'"' + b"a" * 65 + b'"'),
+    ],
+)
 
 
 def _framed(body: bytes) -> bytes:
@@ -185,8 +199,8 @@ def _frame(random: Random) -> bytes:
         case 2 | 3 | 4:
             return protocol.encode(random.choice(MESSAGES))
         case 5:
-            return _framed(soup(random, FRAME_PIECES))
-    return _framed(mutated(random, [json.dumps(message).encode() for message in MESSAGES], FRAME_PIECES))
+            return _framed(FRAMES.soup(random))
+    return _framed(FRAMES.mutated(random))
 
 
 def check_frames(content: bytes) -> bool:
@@ -251,80 +265,52 @@ applications:
   - {name: base, scripts: [Base.py], timing_line: true, priority: interactive}
 """
 YAML_PIECES: Final = [
-    *(
-        b"\t",
-        b" ",
-        b"  ",
-        b"\n",
-        b"\n  ",
-        b"\r",
-        b"\0",
-        b"\xff",
-        b"\xc3\xa9",
-        b"\xe2\x80\xa8",
-        b"\xef\xbb\xbf",
-        b"\x1b",
-    ),
-    *(
-        b":",
-        b": ",
-        b"- ",
-        b"? ",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b",",
-        b", ",
-        b"'",
-        b'"',
-        b"\\",
-        b"|\n",
-        b">+9\n",
-        b"|-\n ",
-        b" #",
-    ),
+    *(b"\t", b" ", b"  ", b"\n", b"\n  ", b"\r", b"\0", b"\xff", b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\x1b", b" #"),
+    *(b":", b": ", b"- ", b"? ", b"[", b"]", b"{", b"}", b",", b", ", b"'", b'"', b"\\", b"|\n", b">+9\n", b"|-\n "),
     *(b"%", b"@", b"`", b"!", b"&a ", b"*a", b"*a, ", b"&a [*b, *b]\n", b"&b {x: *a}\n", b"<<: *a\n", b"!!str ", b"!<"),
+    *(b"\n---\n", b"\n...\n", b"%YAML 1.1\n---\n", b"%TAG ! x\n", b"\nx: y", b"\n  x: y", b"\nthird: {}", b"[" * 40),
+    *(b"{a: " * 30, b"a: {watch_dir: /a, runner_user: b}\n", b"applications:\n  - ", b"name: base", b"groups: "),
+]
+YAML_WORDS: Final = [
     *(
-        b"\n---\n",
-        b"\n...\n",
-        b"%YAML 1.1\n---\n",
-        b"%TAG ! x\n",
+        b'"\\ud800"',
         b'"\\U0010FFFF"',
         b'"\\UFFFFFFFF"',
-        b'"\\ud800"',
-        b"\\N",
+        b'"\\N"',
+        b'"\\0"',
+        b"''",
+        b"\xc3\xa9",
+        b"&a x",
+        b"*a",
+        b"*rundir",
     ),
+    *(b"5", b"-1", b"0", b"0o7", b"1e999", b".nan", b"9" * 5000, b"4294967295", b"true", b"yes", b"~", b"null", b"<<"),
     *(
-        b"5",
-        b"-1",
-        b"0o7",
-        b"1e999",
-        b".nan",
-        b"true",
-        b"yes",
-        b"~",
         b"root",
+        b"all",
+        b"base",
         b"..",
         b"/",
-        b"9" * 5000,
-        b"all",
-        b"=",
-        b"<<",
+        b"/..",
+        b"//",
+        b"[]",
+        b"{}",
+        b"[a, a]",
+        b"{a: b}",
+        b"!!x y",
+        b"x" * 40_000,
     ),
     *(
-        b"\nx: y",
-        b"\n  x: y",
-        b"\nthird: {}",
-        b"[" * 40,
-        b"{a: " * 30,
-        b"x" * 40_000,
-        b"a: {watch_dir: /a, runner_user: b}\n",
+        b"default_application",
+        b"applications",
+        b"watch_dir",
+        b"env",
+        b"docker_image",
+        b"'{job_id}'",
+        b"'{'",
+        b"RUNNER_SITE",
     ),
-    *(b"default_application: ", b"applications:\n  - ", b"name: base", b"watch_dir: ", b"groups: ", b"env: "),
 ]
-
-
 YAML_SCALARS: Final = [b"/srv/a", b"/srv/b", b"root", b"5", b"true", b"base", b"all", b"''", b"~", b'"A"', b"1.5"]
 YAML_KEYS: Final = [
     *(b"watch_dir", b"runner_user", b"groups", b"jail_root", b"jailed", b"applications", b"env", b"max_running", b"a"),
@@ -398,23 +384,20 @@ def _noise(random: Random) -> bytes:
 
 
 def requests(random: Random) -> bytes:
-    kind = random.random()
-    if kind < 0.6:
-        return mutated(random, REQUESTS, REQUEST_PIECES)
-    return soup(random, REQUEST_PIECES) if kind < 0.9 else _noise(random)
+    """Return something that a client might write."""
+    return random.choices([REQUESTS.mutated, REQUESTS.soup, _noise], [6, 3, 1])[0](random)
 
 
-def yaml(random: Random, seed: bytes) -> bytes:
+def yaml(random: Random, kit: Kit) -> bytes:
     """Return something that a parser may take for a configuration."""
-    if random.random() < 0.5:
-        return mutated(random, [seed], YAML_PIECES)
-    ways: list[Callable[[Random], bytes]] = [partial(soup, pieces=YAML_PIECES), document, bomb, _noise]
-    return random.choice(ways)(random)
+    return random.choices([kit.mutated, kit.soup, document, bomb, _noise], [8, 2, 2, 2, 1])[0](random)
 
 
 TARGETS: Final = {
     "request": Target(requests, check_request, share=1000),
     "frames": Target(frames, check_frames, share=1000),
-    "sites": Target(partial(yaml, seed=SITES), check_sites, share=100),
-    "applications": Target(partial(yaml, seed=APPLICATIONS), check_applications, share=100),
+    "sites": Target(partial(yaml, kit=Kit([SITES], YAML_PIECES, YAML_WORDS)), check_sites, share=100),
+    "applications": Target(
+        partial(yaml, kit=Kit([APPLICATIONS], YAML_PIECES, YAML_WORDS)), check_applications, share=100
+    ),
 }
