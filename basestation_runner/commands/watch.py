@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Most accepted requests per site; further ones stay in the rundir.",
 )
+@click.option(
+    "--absent-patience",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="Seconds in which an account or effective group that is not found is looked up again; then jobs are refused.",
+)
 @common.path_option("--job-completions-log", None, "Append one JSON line per finished job to this file.")
 @click.pass_obj
 def watch(
@@ -51,6 +58,7 @@ def watch(
     log_format: common.LogFormat,
     max_running: int,
     max_queued: int,
+    absent_patience: float,
     job_completions_log: Path | None,
 ) -> int:
     """Take requests from the sites' rundirs and run them in turn.
@@ -71,6 +79,7 @@ def watch(
             log_format=log_format,
             max_running=max_running,
             max_queued=max_queued,
+            absent_patience=absent_patience,
             job_completions_log=job_completions_log,
             debug=invocation.debug,
         )

@@ -42,6 +42,7 @@ class Job:
     delayed: bool = False
     postponed: int = 0
     postponed_because: str | None = None
+    absent_since: float | None = None  # on the loop's clock: since when its account or group has not been found
     from_before_boot: bool = False
 
     @property

@@ -60,6 +60,7 @@ class Jobs:
         dispatcher: Dispatcher,
         completions: Completions,
         visualiser: Visualiser,
+        absent_patience: float,
         boot: str,
         log: FilteringBoundLogger,
         wake: Callable[[], None],
@@ -72,6 +73,7 @@ class Jobs:
         self._dispatcher = dispatcher
         self._completions = completions
         self._visualiser = visualiser
+        self._absent_patience = absent_patience
         self._boot = boot
         self._log = log
         self._wake = wake
@@ -196,7 +198,7 @@ class Jobs:
             case "refused":
                 self._given_up(job, Event.REFUSED, reason)
             case "temporary":
-                self._postpone(job, reason)
+                self._postpone(job, reason, absent=message.get("absent") is True)
             case "never_started":
                 self._never_started(job)
             case _:
@@ -207,6 +209,7 @@ class Jobs:
         job.state = advance(job.state, Event.STARTED)
         job.postponed = 0
         job.postponed_because = None
+        job.absent_since = None
         if was is State.QUEUED:  # put back, and it runs all the same
             self._dispatcher.resume(job)
         self._in_flight[job.job_id] = job
@@ -256,8 +259,19 @@ class Jobs:
         self._on_room(job.site)
         self._settle(job.job_id)
 
-    def _postpone(self, job: Job, reason: str) -> None:
-        """Not now: the job keeps its place and is tried again, later each time."""
+    def _postpone(self, job: Job, reason: str, *, absent: bool) -> None:
+        """Not now: the job keeps its place and is tried again, later each time.
+
+        That an account or its effective group is `absent` is believed only after a while: a directory service that is
+        late looks the same.
+        """
+        if not absent:
+            job.absent_since = None
+        elif job.absent_since is None:
+            job.absent_since = self._loop.time()
+        if job.absent_since is not None and self._loop.time() - job.absent_since >= self._absent_patience:
+            self._given_up(job, Event.REFUSED, reason)
+            return
         job.state = advance(job.state, Event.POSTPONED)
         job.postponed += 1
         job.postponed_because = reason

@@ -21,5 +21,6 @@ class WatchOptions:
     log_format: Literal["text", "json"]
     max_running: int
     max_queued: int
+    absent_patience: float  # seconds
     job_completions_log: Path | None
     debug: bool

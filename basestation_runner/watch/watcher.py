@@ -88,6 +88,7 @@ class Watcher:
                 )
             ),
             completions=self.completions,
+            absent_patience=options.absent_patience,
             visualiser=self.visualiser,
             boot=boot_id(),
             log=log,

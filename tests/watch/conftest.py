@@ -196,6 +196,7 @@ class Bench:
         self.timing = Timing(settle=0.05, pause=0.01, recheck=0.3, first_wait=0.02, hung=0.5)
         self.max_running = 8
         self.max_queued = 50_000
+        self.absent_patience = 600.0
         self.sites: dict[str, Site] = {}
         self.watcher: Watcher | None = None
         self._running: Any = None
@@ -225,6 +226,7 @@ class Bench:
             log_format="text",
             max_running=self.max_running,
             max_queued=self.max_queued,
+            absent_patience=self.absent_patience,
             job_completions_log=self.directory / "completions.log",
             debug=False,
         )

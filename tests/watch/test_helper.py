@@ -128,6 +128,41 @@ def test_the_reason_of_a_postponed_job_is_the_helpers(bench: Bench, monkeypatch:
     assert len(bench.helper.dispatched) == 1
 
 
+def test_an_account_that_is_not_found_is_looked_up_again_before_its_job_is_refused(
+    bench: Bench,
+) -> None:
+    bench.absent_patience = 0.2
+    bench.helper.on_dispatch = lambda sent: bench.helper.say(
+        {"event": "temporary", "job_id": sent["job_id"], "reason": "account a is not known", "absent": True}
+    )
+    rundir = bench.site("alpha")
+    bench.start()
+    bench.drop(rundir, "1.run")
+    bench.until(lambda: bench.events("job refused"))
+    assert len(bench.helper.dispatched) > 1
+    assert bench.events("job refused")[0]["reason"] == "account a is not known"
+
+
+def test_absence_counts_only_while_it_lasts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "LONGEST_DELAY", 0.02)
+    bench.absent_patience = 0.05
+    rounds = 20
+
+    def answer(sent: dict[str, Any]) -> None:
+        count = len(bench.helper.dispatched)
+        if count > rounds:
+            bench.helper.run(sent)
+        else:
+            bench.helper.say({"event": "temporary", "job_id": sent["job_id"], "reason": "no", "absent": count % 2 == 0})
+
+    bench.helper.on_dispatch = answer
+    rundir = bench.site("alpha")
+    bench.start()
+    bench.drop(rundir, "1.run")
+    bench.until(lambda: bench.events("job ended"))
+    assert not bench.events("job refused")
+
+
 def test_a_reason_that_repeats_is_logged_once_and_then_summed_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "SUMMED_FOR", 0.2)
     monkeypatch.setattr(jobs_module, "LONGEST_DELAY", 0.02)
