@@ -49,7 +49,7 @@ class Tree:
     def __init__(self, roots: Iterable[str], *, jailed: bool) -> None:
         """Open the roots. Raises PathRefusedError when one cannot be used, OSError when it cannot be opened."""
         self._jailed = jailed
-        self._roots = {root: _open_root(root) for root in roots}
+        self._roots = {root: open_trusted_directory(root) for root in roots}
 
     def __enter__(self) -> Self:
         return self
@@ -174,30 +174,32 @@ def _resolved(path: str, flags: int) -> str:
     return os.path.realpath(path, strict=True)
 
 
-def _open_root(path: str) -> int:
-    """Open a tree's root, following only links that lie in directories which root alone can write.
+def open_trusted_directory(path: str) -> int:
+    """Return an O_PATH descriptor of a configured directory, reached only through links that root alone can make.
 
-    The site's people can write in the parents of their rundir; a link of theirs there must not move the tree.
+    The site's people can write in the parents of their rundir; a link of theirs there must not lead anywhere else.
+    Raises PathRefusedError or OSError.
     """
     steps = list(PurePosixPath(path).parts[1:])
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     followed = 0
-    while steps:
-        step = steps.pop(0)
-        below = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-        if not S_ISLNK(os.fstat(below).st_mode):
-            os.close(here)
-            here = below
-            continue
-        target = os.readlink("", dir_fd=below)
-        os.close(below)
-        parent = os.fstat(here)
-        followed += 1
-        if parent.st_uid != 0 or parent.st_mode & (S_IWGRP | S_IWOTH) or followed > _TRIES:
-            os.close(here)
-            raise PathRefusedError(f"{path} leads through a link that others than root can change")
-        steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
-    if not S_ISDIR(os.fstat(here).st_mode):
+    try:
+        while steps:
+            below = os.open(steps.pop(0), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            if not S_ISLNK(os.fstat(below).st_mode):
+                os.close(here)
+                here = below
+                continue
+            target = os.readlink("", dir_fd=below)
+            os.close(below)
+            parent = os.fstat(here)
+            followed += 1
+            if parent.st_uid != 0 or parent.st_mode & (S_IWGRP | S_IWOTH) or followed > _TRIES:
+                raise PathRefusedError(f"{path} leads through a link that others than root can change")
+            steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
+        if not S_ISDIR(os.fstat(here).st_mode):
+            raise PathRefusedError(f"{path} is not a directory")
+    except BaseException:
         os.close(here)
-        raise PathRefusedError(f"{path} is not a directory")
+        raise
     return here
