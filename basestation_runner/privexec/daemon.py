@@ -1,6 +1,7 @@
 """`runner privexec`: from the command line to a helper that serves, and to its end. Jobs outlive it."""
 
 import gc
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
 from basestation_runner.systemd import Notifier
 
+_STDERR: Final = 2
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
 _ACCOUNT_INTERVAL: Final = 1.0  # seconds; a name service gives no event to wait for
 _ROTATION_INTERVAL: Final = 60.0  # seconds
@@ -40,6 +42,7 @@ log = structlog.get_logger()
 
 def run(options: HelperOptions) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status. Raises RunnerError when the helper must not start."""
+    _occupy_standard_descriptors()
     notifier = Notifier()
     log_file = logs.configure(
         name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
@@ -88,6 +91,13 @@ def run(options: HelperOptions) -> int:
     for lock in locks:
         lock.close()
     return EXIT_OK
+
+
+def _occupy_standard_descriptors() -> None:
+    """Open what whoever started us has closed: a file of ours must not get a number that keepers and jobs replace."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
 
 
 def _hear_signals() -> None:

@@ -107,6 +107,14 @@ def test_a_dead_helpers_socket_is_replaced(station: Station) -> None:
     assert station.output(site, "echo ran") == "ran\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_a_helper_that_is_started_with_standard_files_closed_runs_jobs(station: Station, closed: str) -> None:
+    site = station.add_shell_site("one")
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *station.installation.program.command]
+    station.start(command=command)
+    assert station.output(site, "echo ran") == "ran\n"
+
+
 def test_keepers_import_nothing_and_open_no_program_file(station: Station) -> None:
     """An upgrade may be replacing the files."""
     installation = station.installation
