@@ -192,14 +192,21 @@ def open_trusted_directory(path: str) -> int:
                 continue
             target = os.readlink("", dir_fd=below)
             os.close(below)
-            parent = os.fstat(here)
             followed += 1
-            if parent.st_uid != 0 or parent.st_mode & (S_IWGRP | S_IWOTH) or followed > _TRIES:
-                raise PathRefusedError(f"{path} leads through a link that others than root can change")
+            _require(_only_root_writes(here) and followed <= _TRIES, f"{path} leads through a link that is not root's")
             steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
-        if not S_ISDIR(os.fstat(here).st_mode):
-            raise PathRefusedError(f"{path} is not a directory")
+        _require(S_ISDIR(os.fstat(here).st_mode), f"{path} is not a directory")
     except BaseException:
         os.close(here)
         raise
     return here
+
+
+def _only_root_writes(descriptor: int) -> bool:
+    facts = os.fstat(descriptor)
+    return facts.st_uid == 0 and not facts.st_mode & (S_IWGRP | S_IWOTH)
+
+
+def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the condition itself
+    if not holds:
+        raise PathRefusedError(otherwise)
