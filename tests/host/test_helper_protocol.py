@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from basestation_runner import protocol
 from basestation_runner.sandbox.installation import HELPER, WATCHER
-from tests.host.helper_client import Client, Gate, Station
+from tests.host.helper_client import DEADLINE, Client, Gate, Station
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,6 +187,28 @@ def test_requests_may_be_sent_without_waiting_for_answers(station: Station, site
     other.send_bytes(b"".join(protocol.encode(order) for order in orders))
     codes = [other.event(order["job_id"], "ended")["record"]["exit_code"] for order in orders]
     assert codes == list(range(8))
+
+
+def test_many_jobs_at_once_end_each_with_its_own_code_and_leave_nothing_in_the_helper(
+    station: Station, site: Site, other: Client
+) -> None:
+    def files() -> int:
+        """Count the helper's open files once all its keepers have ended and earlier clients are forgotten."""
+        process = Path(f"/proc/{station.daemon.pid}")
+        deadline = time.monotonic() + DEADLINE
+        while (process / f"task/{station.daemon.pid}/children").read_text():
+            assert time.monotonic() < deadline
+        for client in (station.client, other, station.client):
+            client.hello()
+        return len(list((process / "fd").iterdir()))
+
+    before = files()
+    mission = station.mission(site)
+    orders = [station.order(site, mission, "do.sh", f"exit {number}") for number in range(60)]
+    other.send_bytes(b"".join(map(protocol.encode, orders)))
+    codes = [other.event(order["job_id"], "ended")["record"]["exit_code"] for order in orders]
+    assert codes == list(range(60))
+    assert files() == before
 
 
 # One client and the others
