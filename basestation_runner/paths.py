@@ -193,7 +193,8 @@ def open_trusted_directory(path: str) -> int:
             target = os.readlink("", dir_fd=below)
             os.close(below)
             followed += 1
-            _require(_only_root_writes(here) and followed <= _TRIES, f"{path} leads through a link that is not root's")
+            trusted = _only_root_writes(here) and followed <= _TRIES
+            _require(trusted, f"{path} leads through a link that others than root can change")
             steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
         _require(S_ISDIR(os.fstat(here).st_mode), f"{path} is not a directory")
     except BaseException:
