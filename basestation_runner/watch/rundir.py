@@ -7,15 +7,13 @@ elsewhere by now.
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from basestation_runner import nss
-from basestation_runner.paths import path_of
+from basestation_runner.paths import PathRefusedError, open_trusted_directory, path_of
 from basestation_runner.watch import inotify, lockfile
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from basestation_runner.watch.inotify import Watches
 
     GetOn = Callable[[str], None]
-
-_MOST_STEPS: Final = 200  # parts of a path and of the links in it
 
 
 class NotReadyError(Exception):
@@ -219,33 +215,18 @@ def _open(path: str) -> int:
 
     The site's people may be able to write in its parents, and a link there could lead to another site's directory.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    if path_of(descriptor) == path:
+        return descriptor
+    os.close(
+        descriptor
+    )  # a link is in the way: walked step by step, so that nothing can be exchanged between two looks
     try:
-        _check_way(descriptor, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _check_way(descriptor: int, path: str) -> None:
-    real = path_of(descriptor)
-    if real != path and real != _without_links(path):
-        raise LinkError(path)
-
-
-def _without_links(path: str) -> str:
-    """Return where a path leads. Raises LinkError when a link is in the way that others than root could have made."""
-    here, steps = Path("/"), list(Path(path).parts[1:])
-    for _ in range(_MOST_STEPS):
-        if not steps:
-            return str(here)
-        below = Path(os.path.normpath(here / steps.pop(0)))
-        if not below.is_symlink():
-            here = below
-            continue
-        parent = here.stat()
-        if parent.st_uid != 0 or parent.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            break
-        steps = [*below.readlink().parts, *steps]
-    raise LinkError(path)
+        found = open_trusted_directory(path)
+    except PathRefusedError:
+        raise LinkError(path) from None
+    try:
+        return os.open(".", flags, dir_fd=found)
+    finally:
+        os.close(found)
