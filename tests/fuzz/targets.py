@@ -34,6 +34,7 @@ BYTES_A_SECOND: Final = 10_000
 _SAMPLES: Final = Path(__file__).parent.parent / "samples"
 _LONGEST_REASON: Final = 500
 _SHORT: Final = 1000
+_LONGEST: Final = 1 << 20
 
 
 @frozen
@@ -79,8 +80,11 @@ class Kit:
 
     def soup(self, random: Random) -> bytes:
         """Return pieces and words one after the other, some of them many times."""
-        chosen = random.choices([*self.pieces, *self.words], k=random.randint(0, 40))
-        return b"".join(piece * (1 if random.random() < 0.95 else random.randint(2, 2000)) for piece in chosen)
+        content = b""
+        for piece in random.choices([*self.pieces, *self.words], k=random.randint(0, 40)):
+            times = random.randint(2, 2000) if random.random() < 0.05 else 1
+            content += piece * min(times, 1 + _LONGEST // max(1, len(piece)))
+        return content[:_LONGEST]
 
     def _changed(self, random: Random, content: bytes) -> bytes:
         if (words := list(_WORD.finditer(content))) and random.random() < 0.5:
