@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -392,5 +393,7 @@ def test_an_account_that_appears_late_is_waited_for(station: Station) -> None:
 
 def wait_until_it_looks_names_up(daemon: Daemon) -> None:
     """Wait until a helper has read its config: it has then dropped what may be inherited."""
+    deadline = time.monotonic() + DEADLINE
     while status_of(daemon.pid)["CapAmb"] != NONE or status_of(daemon.pid)["CapEff"] != BOTH:
         assert daemon.returncode is None
+        assert time.monotonic() < deadline
