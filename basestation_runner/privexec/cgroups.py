@@ -35,6 +35,8 @@ class _Cgroup(Controller):
     memory_peak = BaseFileInterface("memory.peak", readonly=True)
     cpu_stat = BaseFileInterface("cpu.stat", readonly=True)
     processes = BaseFileInterface("cgroup.procs", readonly=True)
+    events = BaseFileInterface("cgroup.events", readonly=True)
+    events = BaseFileInterface("cgroup.events", readonly=True)
 
 
 def _cgroup(path: str) -> _Cgroup:
@@ -146,6 +148,21 @@ class Cgroups:
         with suppress(OSError):
             return len(str(_cgroup(self._leaf(site_name, job_id)).processes).split())
         return None
+
+    def is_populated(self, site_name: str, job_id: str) -> bool:
+        """Tell whether any process lives in the job's cgroup, as far as there is one to tell."""
+        if self._root is not None:
+            with suppress(OSError):
+                return "populated 1" in str(_cgroup(self._leaf(site_name, job_id)).events).splitlines()
+        return False
+
+    def is_populated(self, site_name: str, job_id: str) -> bool:
+        """Tell whether any process of the job, zombies not counted, is known to be left in its cgroup or below it."""
+        if self._root is None:
+            return False
+        with suppress(OSError):
+            return "populated 1" in str(_cgroup(self._leaf(site_name, job_id)).events)
+        return False
 
     def kill(self, site_name: str, job_id: str) -> None:
         """Kill whatever is in the job's cgroup, of whatever account: the leaf is ours. Does nothing without one."""

@@ -276,7 +276,7 @@ class Jobs:
 
     def _lose_when_empty(self, job: Job) -> None:
         """Conclude a job whose own process is gone once nothing else of it is left in its cgroup either."""
-        if self._post.cgroups.processes(job.site, job.job_id):
+        if self._post.cgroups.is_populated(job.site, job.job_id):
             job.state = "running"
             self._post.cgroups.kill(job.site, job.job_id)
             self._loop.call_later(_EMPTY_INTERVAL, lambda: self._lose_when_empty(job))

@@ -108,16 +108,17 @@ def test_what_a_killed_keeper_left_is_killed_through_its_cgroup_and_lost_when_th
     with Gate(station.installation.top / "gate") as gate:
         order = station.order(site, station.mission(site), "do.sh", gate.in_shell)
         pid = station.start_job(order)["pid"]
+        leaf = station.installation.cgroup_root / "site-one" / f"job-{order['job_id']}"
+        (leaf / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         os.kill(parent_of(pid), 9)
         station.daemon.wait_event(lambda event: event["event"] == "job without a keeper")
-        leaf = station.installation.cgroup_root / "site-one" / f"job-{order['job_id']}"
         assert (leaf / "cgroup.kill").read_text() == "1"
         ended = os.pidfd_open(pid)
         gate.open()
         assert select.select([ended], [], [], DEADLINE)[0]
         os.close(ended)
         assert station.inquire(order["job_id"])["event"] == "started"
-        (leaf / "cgroup.procs").write_text("")
+        (leaf / "cgroup.events").write_text("populated 0\nfrozen 0\n")
         station.client.event(order["job_id"], "lost")
 
 
