@@ -3,7 +3,6 @@
 The rules are those that the helper, the watcher and a job go by at run time.
 """
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from stat import S_IMODE, S_IRWXO, S_ISDIR, S_ISREG, S_ISVTX, S_IWOTH, S_IXGRP, S_IXOTH, S_IXUSR
@@ -11,7 +10,7 @@ from typing import Final
 
 from attrs import fields_dict, frozen
 
-from basestation_runner import execgroups
+from basestation_runner import execgroups, filesystems
 from basestation_runner.config.document import Document
 from basestation_runner.config.findings import Finding, Level, found
 from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Entry, Facts, Names, SiteFacts
@@ -24,10 +23,6 @@ AS_ROOT: Final = "run it as root"
 _MOST_LISTED: Final = 8
 _ABOVE: Final = "look at its owner and mode, and at those of the directories above"
 _CREATE: Final = "create it, or mend the path"
-# Where other hosts, or a program, can change files without this kernel's knowledge.
-_REMOTE: Final = re.compile(
-    r"nfs4?|cifs|smb3|smbfs|fuse.*|9p|virtiofs|ceph|afs|coda|lustre|gpfs|beegfs|ocfs2|gfs2?|orangefs|vboxsf"
-)
 
 
 @frozen
@@ -163,7 +158,7 @@ class SiteCheck:
         elif rundir.may is False:
             what = f"the watcher's account {self.host.watcher.name} cannot list, write and enter {path}"
             yield self.say("fault", "watch_dir", what, _ABOVE)
-        if _REMOTE.fullmatch(rundir.filesystem):
+        if filesystems.may_be_silent(rundir.filesystem):
             what = f"{path} is on a filesystem of type {rundir.filesystem}: inotify may not tell of every request"
             yield self.say("warning", "watch_dir", what, "keep rundirs on a local filesystem")
 

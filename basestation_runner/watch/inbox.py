@@ -87,6 +87,7 @@ class Taken:
     """A request that may become a job."""
 
     name: str
+    stamp: Stamp
     identity: bytes
     submitter: int
     request: runfile.Request
@@ -231,29 +232,32 @@ class Inbox:
 
     # Taking
 
-    def take(self, get_on: GetOn, place: Place, names: Mapping[str, bool]) -> list[Outcome]:
+    def take(self, get_on: GetOn, place: Place, names: Mapping[str, Stamp | None]) -> list[Outcome]:
         """Read requests, and set aside what is none. Raises MovedError or OSError.
 
-        Each name comes with whether the file has not changed for a while; else what looks unfinished is left alone.
+        Each name comes with the stamp that the file has had for a while: it is taken if it still has that. One that an
+        event has told of comes with None.
         """
         outcomes: list[Outcome] = []
         with self._rundir.open(place) as rundir:
-            for name, is_settled in names.items():
+            for name, rested in names.items():
                 get_on("the rundir")
                 with suppress(FileNotFoundError):
-                    outcome = self._take(get_on, rundir, name, is_settled=is_settled)
+                    outcome = self._take(get_on, rundir, name, rested)
                     if outcome is not None:
                         outcomes.append(outcome)
         return outcomes
 
-    def _take(self, get_on: GetOn, rundir: int, name: str, *, is_settled: bool) -> Outcome | None:
+    def _take(self, get_on: GetOn, rundir: int, name: str, rested: Stamp | None) -> Outcome | None:
         stamp = Stamp.of(os.stat(name, dir_fd=rundir, follow_symlinks=False))
         if self._left.get(name) == stamp:
             return None
         try:
             content = self._read(get_on, rundir, name, stamp)
-            if content.changed or not (content.data or is_settled):  # made just now, and about to be filled
-                return Unsettled(name, stamp)
+            read = Stamp.of(content.status)
+            # A network filesystem says only at the opening how a file is now. An empty one is about to be filled.
+            if content.changed or (read != rested if rested is not None else not content.data):
+                return Unsettled(name, read)
             request = runfile.parse(content.data)
         except _NotNowError as error:
             return Waiting(name, str(error))
@@ -263,7 +267,7 @@ class Inbox:
         if application is None:
             reason = f"no application that this site may use runs {request.script}"
             return self._reject(rundir, name, stamp, reason)
-        return Taken(name, content.identity, content.status.st_uid, request, application)
+        return Taken(name, read, content.identity, content.status.st_uid, request, application)
 
     def _read(self, get_on: GetOn, rundir: int, name: str, stamp: Stamp) -> _Content:
         """Read a file that may be a request. Raises _NeverError, _NotNowError or FileNotFoundError."""

@@ -15,9 +15,9 @@ from attrs import asdict
 
 from basestation_runner import runfile
 from basestation_runner.paths import join_jail
+from basestation_runner.repeats import Repeats
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Intake, NewJob
-from basestation_runner.watch.repeats import Repeats
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Jobs:
         self._on_room = on_room
         self._in_flight: dict[str, Job] = {}  # starting and running ones
         self._settled: list[str] = []
-        self._repeats = Repeats(loop)
+        self._repeats = Repeats(loop.call_later)
         self._digests = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 

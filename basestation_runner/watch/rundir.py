@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from basestation_runner import nss
+from basestation_runner import filesystems, nss
 from basestation_runner.paths import PathRefusedError, open_trusted_directory, path_of
 from basestation_runner.watch import inotify, lockfile
 
@@ -69,10 +69,14 @@ class Missing:
 
 @frozen
 class Armed:
-    """The rundir is watched, and its lock is ours unless `lock_fault` says why it could not be written."""
+    """The rundir is watched, and its lock is ours unless `lock_fault` says why it could not be written.
+
+    `silent` is the type of its filesystem if that may not tell of every request.
+    """
 
     watch: int
     lock_fault: str | None
+    silent: str | None
 
 
 @frozen
@@ -114,7 +118,9 @@ class Rundir:
                 else:
                     if holder is not None:
                         return self._locked(rundir, holder)
-            return Armed(self._watches.add(rundir, inotify.RUNDIR), lock_fault)
+            kind = filesystems.kind(rundir)
+            silent = kind if filesystems.may_be_silent(kind) else None
+            return Armed(self._watches.add(rundir, inotify.RUNDIR), lock_fault, silent)
 
     def check(self, place: Place) -> None:
         """See whether all is as `arm` left it. Raises MovedError if it is not, or OSError."""

@@ -24,6 +24,7 @@ class Timing:
 
     settle: float = 2.0  # a file that a scan found is taken when it has not changed for this long
     recheck: float = 60.0
+    poll: float = 5.0  # between two looks at a rundir whose filesystem does not tell of everything
     pause: float = 0.2  # between two looks at the same rundir that were asked for by events
     first_wait: float = 1.0  # before a request that could not be judged is tried again; doubles each time
     longest_wait: float = 30.0

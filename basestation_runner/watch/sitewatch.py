@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from basestation_runner import nss
+from basestation_runner.repeats import Repeats
 from basestation_runner.watch import inbox, inotify, lockfile
 from basestation_runner.watch.inbox import Inbox
 from basestation_runner.watch.inhand import InHand
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 MOST_HUNG: Final = 3
 """Hung tasks of one site, each of which holds a thread, before it is no longer tried."""
+MOST_REJECTIONS_LOGGED: Final = 10
+"""Rejected requests of one site that are logged one by one before the others are counted."""
 NOT_YET: Final = "it is being looked at"
 
 
@@ -46,7 +49,12 @@ class SiteWatch:
         self.rundir = Rundir(site, shared.watches)
         self.inbox = Inbox(self.rundir, choose)
         self.in_hand = InHand(shared.ledger.intake(site.name))
-        self.was_active = shared.ledger.was_active(site.name)
+        self.remarks: dict[str, str] = {}
+        """What is not as it should be while the site is watched, by a word for each kind."""
+        self._was_active = shared.ledger.was_active(site.name)
+        self._stale_before: float | None = None
+        self._stale_left: tuple[str, ...] = ()
+        self._rejections = Repeats(shared.loop.call_later, most=MOST_REJECTIONS_LOGGED)
         self._sites = sites
         self._watching: Watching | None = None
         self._claimed: Place | None = None
@@ -109,6 +117,15 @@ class SiteWatch:
         """How many further requests may be accepted."""
         return self.shared.max_queued - self.shared.jobs.queued(self.site.name)
 
+    @property
+    def stale_before(self) -> float | None:
+        """Before when requests belong to a past that is not ours: at the first activation only, and then always."""
+        if self._was_active:
+            return None
+        if self._stale_before is None:
+            self._stale_before = time.time() - self.shared.timing.stale
+        return self._stale_before
+
     def run(self, work: Callable[[GetOn], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
         """Have the lane do some work, if there is one."""
         if self._lane is not None:
@@ -120,24 +137,37 @@ class SiteWatch:
             self.log.warning("stale requests set aside", count=len(scan.stale), requests=list(scan.stale))
         if scan.stale_left:
             # This cannot count as the first activation: a later one would run them.
-            names = list(scan.stale_left)
-            self.log.warning("stale requests ignored: they cannot be moved", count=len(names), requests=names)
-        elif not self.was_active:
-            self.was_active = True
+            if scan.stale_left != self._stale_left:
+                names = list(scan.stale_left)
+                self.log.warning("stale requests ignored: they cannot be moved", count=len(names), requests=names)
+        elif not self._was_active:
+            self._was_active = True
             self.shared.ledger.first_active(self.site.name, now=time.time())
             self.shared.wake()
+        self._stale_left = scan.stale_left
         if self.reason is not None:
             self.reason = None
             self.log.info("site watching", rundir=self.site.watch_dir, found=len(scan.seen))
             self._sites.changed(self.site.name)
 
-    def accept(self, place: Place, taken: inbox.Taken) -> None:
-        """A request may become a job, unless it is one already."""
+    def rejected(self, rejected: inbox.Rejected) -> None:
+        """A file was no request. Thousands of them are logged as a number: each has its reason beside it."""
+        self._rejections.say(
+            "rejected",
+            lambda: self.log.warning(
+                "request rejected", request=rejected.name, reason=rejected.reason, moved_to=rejected.now
+            ),
+            lambda count: self.log.warning("requests rejected", further=count, reasons=f"in {inbox.REJECTED}/"),
+        )
+
+    def accept(self, place: Place, taken: inbox.Taken) -> bool:
+        """A request may become a job; tell whether it does, or is one already."""
         if self.in_hand.has(taken.identity):
-            return
+            return False
         request = self.shared.jobs.accept(self.site, taken, place.inode)
         if self.in_hand.accept(request):
             self.shared.ledger.after(self._acknowledge)
+        return True
 
     def acknowledged(self, results: list[inbox.Acknowledged | inbox.Left]) -> None:
         """Requests are out of the rundir, or cannot be taken out."""
@@ -149,6 +179,9 @@ class SiteWatch:
             if not self.in_hand.stuck:
                 self.log.warning("requests cannot be removed from the rundir: each is run once", reason=result.reason)
             self.in_hand.stuck.add(result.job_id)
+            self.remarks["removal"] = f"requests cannot be removed from the rundir: {result.reason}"
+        if not self.in_hand.stuck:
+            self.remarks.pop("removal", None)
         self.shared.wake()
 
     def lose(self, error: Exception | None = None) -> None:
@@ -210,9 +243,16 @@ class SiteWatch:
             return
         self._is_finding = False
         self._drop_hint()
+        self.remarks.clear()
         if armed.lock_fault is not None:
+            self.remarks["lock"] = f"the lock cannot be written: {armed.lock_fault}"
             self.log.warning("lock cannot be written: no other daemon is kept away", reason=armed.lock_fault)
-        self._watching = Watching(self, place, armed.watch)
+        if armed.silent is not None:
+            seconds = self.shared.timing.poll
+            self.remarks["polled"] = f"{armed.silent} may not tell of a request: it is looked for every {seconds:g} s"
+            what = "filesystem may not tell of every request: the rundir is polled"
+            self.log.warning(what, filesystem=armed.silent, seconds=seconds)
+        self._watching = Watching(self, place, armed.watch, is_silent=armed.silent is not None)
         self._watching.start()
 
     def _on_error(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from basestation_runner import nss
 from basestation_runner.errors import RunnerError
+from basestation_runner.repeats import Repeats
 from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
 from basestation_runner.watch.helper import Helper
@@ -16,7 +17,6 @@ from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.jobs import Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
-from basestation_runner.watch.repeats import Repeats
 from basestation_runner.watch.shared import Shared, Timing
 from basestation_runner.watch.sites import Sites
 from basestation_runner.watch.visualiser import Visualiser
@@ -57,7 +57,7 @@ class Watcher:
         self._log = log
         self._notifier = notifier
         self._stop = asyncio.Event()
-        self._repeats = Repeats(self._loop)
+        self._repeats = Repeats(self._loop.call_later)
         self._is_ready = False
         self._is_held = False
         self._turn: asyncio.Handle | None = None
@@ -208,7 +208,9 @@ class Watcher:
     def _status(self) -> str:
         pending = sum(site.reason is not None for site in self.sites)
         watching = len(self._config.sites) - pending
-        sites = f"{watching} site{'' if watching == 1 else 's'} watching"
+        faulty = sum(bool(site.remarks) for site in self.sites if site.reason is None)
+        warnings = f" ({faulty} with warnings)" if faulty else ""
+        sites = f"{watching} site{'' if watching == 1 else 's'} watching{warnings}"
         held = "; the ledger cannot be written" if self._is_held else ""
         return f"{sites}{f', {pending} pending' if pending else ''}; {self.jobs.summary}{held}"
 

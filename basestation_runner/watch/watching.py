@@ -6,7 +6,6 @@ nothing more, and results that come later mean nothing.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from functools import partial
 from itertools import islice
@@ -44,19 +43,21 @@ class _Candidate:
 class Watching:
     """The time from arming a rundir to losing it."""
 
-    def __init__(self, owner: SiteWatch, place: Place, watch: int) -> None:
-        """Nothing happens before `start`."""
+    def __init__(self, owner: SiteWatch, place: Place, watch: int, *, is_silent: bool) -> None:
+        """Nothing happens before `start`. `is_silent`: there may be no event for a request."""
         self.place = place
         self._owner = owner
         self._watch = watch
+        self._is_silent = is_silent
         self._log = owner.log
         self._loop = owner.shared.loop
         self._timing = owner.shared.timing
         self._is_over = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._names: OrderedDict[str, bool] = OrderedDict()  # to be read, and whether it has not changed for a while
+        self._names: OrderedDict[str, Stamp | None] = OrderedDict()  # to be read, and how it has been for a while
         self._is_taking = False
         self._candidates: dict[str, _Candidate] = {}
+        self._in_hand: dict[str, Stamp] = {}  # found again after they were accepted: they cannot be removed
         self._unjudged: dict[str, None] = {}
         self._wait = self._timing.first_wait
         self._is_scanning = False
@@ -70,6 +71,8 @@ class Watching:
         self.acknowledge(self._owner.in_hand.in_directory(self.place.inode))
         self.scan()
         self._later("check", self._timing.recheck, self.check)
+        if self._is_silent:
+            self._later("poll", self._timing.poll, self._poll)
 
     def end(self) -> None:
         """The rundir is lost, or the watcher stops."""
@@ -90,7 +93,7 @@ class Watching:
             self.check()
         elif inbox.is_request(name):
             self._candidates.pop(name, None)
-            self._enqueue(name, is_settled=False)
+            self._enqueue(name)
 
     def _run(self, work: Callable[[GetOn], T], done: Callable[[T], None]) -> None:
         """Have the lane do some work. Its result counts unless this is over then; so does its failure."""
@@ -142,16 +145,16 @@ class Watching:
             return
         self._is_scanning = True
         in_hand = self._owner.in_hand.job_ids
-        stale_before = None if self._owner.was_active else time.time() - self._timing.stale
-        work = partial(self._owner.inbox.scan, place=self.place, in_hand=in_hand, stale_before=stale_before)
+        work = partial(self._owner.inbox.scan, place=self.place, in_hand=in_hand, stale_before=self._owner.stale_before)
         self._run(work, self._on_scanned)
 
     def _on_scanned(self, scan: Scan) -> None:
         self._is_scanning = False
         self._later("scan", self._timing.pause, self._scan_if_asked)
         due = self._loop.time() + self._timing.settle
+        self._in_hand = {name: stamp for name, stamp in self._in_hand.items() if scan.seen.get(name) == stamp}
         for name, stamp in scan.seen.items():
-            if name not in self._names:
+            if name not in self._names and name not in self._in_hand:
                 self._consider(name, stamp, due)
         self._owner.watched(scan)
 
@@ -159,6 +162,10 @@ class Watching:
         if self._must_scan:
             self._must_scan = False
             self.scan()
+
+    def _poll(self) -> None:
+        self._later("poll", self._timing.poll, self._poll)
+        self.scan()
 
     def _consider(self, name: str, stamp: Stamp, due: float) -> None:
         known = self._candidates.get(name)
@@ -184,7 +191,7 @@ class Watching:
             del self._candidates[name]
             stamp = found.get(name)
             if stamp == candidate.stamp:
-                self._enqueue(name, is_settled=True)
+                self._enqueue(name, candidate.stamp)
             elif stamp is not None:
                 self._consider(name, stamp, next_due)
         self._plan_to_look_again()
@@ -196,9 +203,9 @@ class Watching:
 
     # Taking
 
-    def _enqueue(self, name: str, *, is_settled: bool) -> None:
+    def _enqueue(self, name: str, rested: Stamp | None = None) -> None:
         if len(self._names) < MOST_NAMES or name in self._names:
-            self._names[name] = is_settled
+            self._names[name] = rested
             self.take()
         else:
             self._must_scan = True
@@ -221,13 +228,14 @@ class Watching:
             match outcome:
                 case inbox.Taken():
                     self._wait = self._timing.first_wait
-                    self._owner.accept(self.place, outcome)
+                    if not self._owner.accept(self.place, outcome):
+                        self._in_hand[outcome.name] = outcome.stamp
                 case inbox.Unsettled(name, stamp):
                     self._consider(name, stamp, self._loop.time() + self._timing.settle)
                 case inbox.Waiting(name, reason):
                     self._try_later(name, reason)
-                case inbox.Rejected(name, reason, now):
-                    self._log.warning("request rejected", request=name, reason=reason, moved_to=now)
+                case inbox.Rejected():
+                    self._owner.rejected(outcome)
         self.take()
 
     def _try_later(self, name: str, reason: str) -> None:
@@ -240,7 +248,7 @@ class Watching:
     def _try_again(self) -> None:
         names, self._unjudged = self._unjudged, {}
         for name in names:
-            self._enqueue(name, is_settled=False)
+            self._enqueue(name)
 
     # Acknowledging
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from basestation_runner import protocol
+from basestation_runner import protocol, repeats
 from basestation_runner.watch import helper as helper_module
 from basestation_runner.watch import jobs as jobs_module
-from basestation_runner.watch import repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -66,7 +66,8 @@ def ready(site: Site) -> tuple[Inbox, Place]:
 
 def take(site: Site, name: str, *, settled: bool = False) -> Outcome | None:
     made, place = ready(site)
-    outcomes = made.take(get_on, place, {name: settled})
+    rested = made.look_again(get_on, place, [name])[name] if settled else None
+    outcomes = made.take(get_on, place, {name: rested})
     return outcomes[0] if outcomes else None
 
 
@@ -267,7 +268,7 @@ def test_an_owner_who_cannot_be_looked_up_makes_the_file_wait(
     made._rundir.uid = 4242
     if os.geteuid() == 0:
         os.chown(rundir / "1.run", 4343, -1)
-    (outcome,) = made.take(get_on, place, {"1.run": False})
+    (outcome,) = made.take(get_on, place, {"1.run": None})
     assert isinstance(outcome, inbox.Waiting)
     assert "service away" in outcome.reason
     assert requests(rundir) == ["1.run"]
@@ -393,10 +394,10 @@ def test_a_rundir_that_is_another_directory_now_is_told(site: Site, rundir: Path
     rundir.parent.chmod(0o770)
     rundir.rename(rundir.parent / "away")
     with pytest.raises(MovedError):
-        made.take(get_on, place, {"1.run": False})
+        made.take(get_on, place, {"1.run": None})
     rundir.symlink_to(rundir.parent / "away")
     with pytest.raises(MovedError):
-        made.take(get_on, place, {"1.run": False})
+        made.take(get_on, place, {"1.run": None})
     rundir.unlink()
     rundir.mkdir()
     with pytest.raises(MovedError):
@@ -416,12 +417,12 @@ def test_a_rundir_that_cannot_be_written_keeps_its_request(
     made, place = ready(site)
     assert made.acknowledge(get_on, place, [intake]) == [Left("0-1", "Permission denied")]
     (rundir / "2.run").write_text("bad\n")
-    assert made.take(get_on, place, {"2.run": False}) == [
+    assert made.take(get_on, place, {"2.run": None}) == [
         Rejected("2.run", "its first line has 1 of the 4 fields HOME MISSION_DIR LOG_FILE SCRIPT", None)
     ]
-    assert made.take(get_on, place, {"2.run": False}) == []
+    assert made.take(get_on, place, {"2.run": None}) == []
     (rundir / "2.run").write_text("still bad\n")
-    assert len(made.take(get_on, place, {"2.run": False})) == 1
+    assert len(made.take(get_on, place, {"2.run": None})) == 1
 
 
 def test_a_filesystem_without_exclusive_rename_is_served_too(
@@ -472,7 +473,7 @@ def test_rejected_files_are_bounded_in_number_and_others_files_are_left_alone(
     made, place = ready(site)
     for number in range(40):
         (rundir / f"{number}.run").write_text("bad\n")
-        made.take(get_on, place, {f"{number}.run": False})
+        made.take(get_on, place, {f"{number}.run": None})
     kept = [path.name for path in (rundir / "rejected").iterdir()]
     assert "somebody's" in kept
     ours = [name for name in kept if not name.endswith(".reason") and name != "somebody's"]
