@@ -100,13 +100,6 @@ class Client:
     def send_bytes(self, data: bytes) -> None:
         self._link.sendall(data)
 
-    def send_until_full(self, data: bytes) -> None:
-        """Send `data` again and again until the helper takes no more of it for now."""
-        self._link.settimeout(0.0)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._link.send(data)
-
     def next(self) -> Message:
         """Return the next message that nobody has taken. Raises EOFError when the helper has closed the connection."""
         while not self._received:
