@@ -1,6 +1,11 @@
 """The pid lock in a rundir that keeps this watcher and a legacy daemon from serving one site both. Blocking calls.
 
 The site's people can put anything under its name: it is opened relative to the rundir and never followed.
+
+The legacy daemon leaves its lock behind when it is killed, and its pid may be another process's by then. A live pid is
+taken for such a one only if two things agree: its process began after the lock was written, and it is not called like a
+runner. One would not do: a clock that was wrong when the host started and was set later makes a lock look older than
+the daemon that wrote it. Where /proc does not show the process, it counts as the lock's holder.
 """
 
 from __future__ import annotations
@@ -8,16 +13,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
 NAME: Final = ".base_runner_lockfile"
 _MODE: Final = 0o664
-_LONGEST: Final = 32
+_LONGEST: Final = 4096  # white space included
+_MOST_DIGITS: Final = 20
 _MAX_PID: Final = 1 << 22  # the kernel's limit
 _TRIES: Final = 3
+_UNSURE_NS: Final = 60_000_000_000
+"""How much later than the lock a process must have begun: clocks are stepped a little now and then."""
+_NAMES: Final = (b"baserunner", b"runner-watch", b"runner watch")
+"""What a command line of the legacy daemon, of its successor or of this program holds, in lower case."""
 
 
 @frozen
@@ -41,7 +53,7 @@ def take(rundir: int, gid: int) -> Holder | None:
                 if pid == os.getpid():
                     os.close(descriptor)
                     return None
-                if pid is not None and _is_alive(pid):
+                if pid is not None and _is_holder(pid, os.fstat(descriptor).st_mtime_ns):
                     return Holder(pid, descriptor)
                 os.close(descriptor)
             os.unlink(NAME, dir_fd=rundir)
@@ -82,20 +94,36 @@ def _open(rundir: int) -> int | None:
 
 def _pid(descriptor: int) -> int | None:
     """Return the pid that a lock names, None if it names none that can exist."""
-    text = os.pread(descriptor, _LONGEST, 0).strip()
-    if not text.isdigit():
+    content = os.pread(descriptor, _LONGEST + 1, 0)
+    text = content.strip()
+    if len(content) > _LONGEST or len(text) > _MOST_DIGITS or not text.isdigit():
         return None
     return pid if 0 < (pid := int(text)) <= _MAX_PID else None
 
 
-def _is_alive(pid: int) -> bool:
+def _is_holder(pid: int, written_ns: int) -> bool:
+    """Tell whether a process lives and may be the one that wrote a lock at this time of the wall clock."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # it runs as another account
+        pass
+    process = Path("/proc", str(pid))
+    try:
+        # Its name is in brackets and may hold any byte; the state is the first field behind it.
+        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+        command = (process / "cmdline").read_bytes()
+    except OSError:
         return True
-    return True
+    if fields[0] in {b"Z", b"X"}:
+        return False
+    began_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # after the boot
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns
+    if time.time_ns() - age_ns <= written_ns + _UNSURE_NS:
+        return True
+    words = command.replace(b"\0", b" ").lower()
+    return any(name in words for name in _NAMES)
 
 
 def _make(rundir: int, gid: int) -> None:
