@@ -111,6 +111,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
         "queue_length": _is_count,
     },
     "inquire": {"job_ids": _is_job_ids},
+    "recall": {},
     "settled": {"job_ids": _is_job_ids},
 }
 """Every request that the helper takes from our own watcher, with exactly its fields."""

@@ -36,7 +36,6 @@ class _Cgroup(Controller):
     cpu_stat = BaseFileInterface("cpu.stat", readonly=True)
     processes = BaseFileInterface("cgroup.procs", readonly=True)
     events = BaseFileInterface("cgroup.events", readonly=True)
-    events = BaseFileInterface("cgroup.events", readonly=True)
 
 
 def _cgroup(path: str) -> _Cgroup:
@@ -154,14 +153,6 @@ class Cgroups:
         if self._root is not None:
             with suppress(OSError):
                 return "populated 1" in str(_cgroup(self._leaf(site_name, job_id)).events).splitlines()
-        return False
-
-    def is_populated(self, site_name: str, job_id: str) -> bool:
-        """Tell whether any process of the job, zombies not counted, is known to be left in its cgroup or below it."""
-        if self._root is None:
-            return False
-        with suppress(OSError):
-            return "populated 1" in str(_cgroup(self._leaf(site_name, job_id)).events)
         return False
 
     def kill(self, site_name: str, job_id: str) -> None:

@@ -37,6 +37,7 @@ class Job:
     job_id: str
     site: str
     state: State
+    request: Mapping[str, Any] | None = None
     asked_by: int | None = None  # uid of whoever ordered it; None: an earlier helper was asked
     subscriber: Subscriber | None = None
     keeper_pid: int | None = None  # None: forked by an earlier helper, and reaped by init
@@ -80,9 +81,9 @@ class Jobs:
         claim = self._post.claims.claimed(job_id)
         if claim is None:
             return
-        job = Job(job_id, str(claim.get("site", "")), "running", subscriber=subscriber)
+        job = Job(job_id, str(claim.get("site", "")), "running", claim.get("request"), subscriber=subscriber)
         self._jobs[job_id] = job
-        if not claim or claim["boot_id"] != processes.boot_id():
+        if claim.get("boot_id") != processes.boot_id():
             self._conclude(job, "its host was restarted or its claim is damaged")
             return
         job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
@@ -128,6 +129,13 @@ class Jobs:
                 job.subscriber = subscriber
                 self._tell(job)
 
+    def recall(self, subscriber: Subscriber) -> None:
+        """Tell of every job that is not settled, so that a watcher which has lost its ledger can ask for each."""
+        for job in self._jobs.values():
+            if job.request is not None:
+                _answer(subscriber, "recalled", job.job_id, request=job.request)
+        subscriber({"event": "recalled all"})
+
     def settle(self, job_ids: Iterable[str]) -> None:
         """Forget jobs whose end the watcher has committed."""
         for job_id in job_ids:
@@ -163,7 +171,16 @@ class Jobs:
         if pid == 0:
             keeper.main(order, self._post, writer)
         os.close(writer)
-        job = Job(order.job_id, order.site.name, "starting", asked_by, subscriber, keeper_pid=pid, report=reader)
+        job = Job(
+            order.job_id,
+            order.site.name,
+            "starting",
+            order.request,
+            asked_by,
+            subscriber,
+            keeper_pid=pid,
+            report=reader,
+        )
         self._jobs[order.job_id] = job
         self._loop.watch(reader, lambda _: self._take_report(job))
         # It cannot be another process's: nobody else reaps our children.

@@ -91,7 +91,7 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
     """
     try:
         _settle_in(order, post, report)
-        _keep(order, post, report)
+        child, started_at = _start(order, post, report)
     except RefusedError as error:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
@@ -100,6 +100,8 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
         _report(report, outcome="claimed")
     except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, the helper's log must have it
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
+    else:
+        _finish(order, post, report, child, started_at)  # should that fail, there is no record, and the job is lost
     finally:
         os._exit(0)  # a forked process must never return into the helper's loop
 
@@ -120,7 +122,8 @@ def _settle_in(order: Order, post: Post, report: int) -> None:
         os.closerange(below + 1, above)
 
 
-def _keep(order: Order, post: Post, report: int) -> None:
+def _start(order: Order, post: Post, report: int) -> tuple[_Job, float]:
+    """Start the job, once; return it and since when its program runs."""
     resolved = _resolve(order, post.caller)
     procs, warning = post.cgroups.make_leaf(order.site, order.job_id)
     warnings = [] if warning is None else [warning]
@@ -145,6 +148,11 @@ def _keep(order: Order, post: Post, report: int) -> None:
         command=outcome["command"],
         warnings=warnings + child.warnings,
     )
+    return child, started_at
+
+
+def _finish(order: Order, post: Post, report: int, child: _Job, started_at: float) -> None:
+    """Wait for the job's end and record it."""
     _, status, usage = os.wait4(child.pid, 0)
     ended_at = time.time()
     code = os.waitstatus_to_exitcode(status)
@@ -203,6 +211,7 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
         "site": order.site.name,
         "application": order.application.name,
         "script": order.script,
+        "request": order.request,
         "claimed_at": time.time(),
         "boot_id": processes.boot_id(),
         "keeper": processes.identify(os.getpid()),

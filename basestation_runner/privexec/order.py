@@ -1,6 +1,7 @@
 """What one job was started with, frozen when it is started, and what may stop it from starting."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from basestation_runner.config.model import Application, Site
 
@@ -35,6 +36,21 @@ class Order:
     args: tuple[str, ...]
     queue_length: int
     on_host: bool = False  # from a watcher that has made paths and arguments the host's by itself
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What our own watcher can make its entry of the job from, should it have lost it; None for a legacy one's."""
+        if self.on_host:
+            return None
+        return {
+            "site": self.site.name,
+            "application": self.application.name,
+            "home": self.home,
+            "mission_dir": self.mission_dir,
+            "log_file": self.log_file,
+            "script": self.script,
+            "args": list(self.args),
+        }
 
     @property
     def jailed(self) -> bool:

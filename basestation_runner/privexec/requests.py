@@ -37,6 +37,7 @@ class Requests:
             "hello": self._hello,
             "dispatch": self._dispatch,
             "inquire": self._inquire,
+            "recall": self._recall,
             "settled": self._settled,
             "legacy dispatch": self._legacy_dispatch,
             "legacy status": self._legacy_status,
@@ -58,6 +59,9 @@ class Requests:
 
     def _inquire(self, connection: Connection, message: protocol.Message) -> None:
         self._jobs.inquire(message["job_ids"], connection.send)
+
+    def _recall(self, connection: Connection, _: protocol.Message) -> None:
+        self._jobs.recall(connection.send)
 
     def _settled(self, _: Connection, message: protocol.Message) -> None:
         self._jobs.settle(message["job_ids"])

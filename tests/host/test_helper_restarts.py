@@ -301,7 +301,37 @@ def test_what_ended_a_month_ago_and_was_never_settled_is_forgotten_and_nothing_t
     assert station.inquire(order["job_id"])["pid"] == pid
 
 
+@pytest.mark.parametrize("whose", ["its own", "an earlier helper's"])
+def test_a_helper_recalls_the_requests_of_all_jobs_that_are_not_settled(
+    station: Station, site: Site, order: Message, whose: str
+) -> None:
+    ended = station.order(site, station.mission(site), "do.sh", "true")
+    settled = station.order(site, station.mission(site), "do.sh", "true")
+    for quick in (ended, settled):
+        station.run(quick)
+    station.settle(settled["job_id"])
+    station.start_job(order)
+    if whose != "its own":
+        restart(station)
+    station.client.send({"request": "recall"})
+    fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+    recalled = {}
+    while (event := station.client.next())["event"] != "recalled all":
+        if event["event"] == "recalled":
+            recalled[event["job_id"]] = event["request"]
+    assert recalled == {each["job_id"]: {name: each[name] for name in fields} for each in (ended, order)}
+
+
 # Ends that nobody can know
+
+
+def test_a_job_whose_keeper_fails_after_the_start_is_lost_and_not_put_back(station: Station, order: Message) -> None:
+    station.daemon.stop()
+    fails = "from basestation_runner.privexec import keeper\nkeeper._record = None"
+    station.start(command=[str(launcher(station.installation, fails))])
+    pid = station.start_job(order)["pid"]
+    os.kill(pid, SIGKILL)
+    assert station.client.event(order["job_id"], "temporary", "lost", "ended")["event"] == "lost"
 
 
 def test_a_job_without_a_keeper_is_lost_when_its_process_is_gone_and_not_before(

@@ -66,11 +66,24 @@ def test_an_empty_leaf_is_removed_and_another_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "site-one/job-ab-2").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "is_populated"), [("populated 1\nfrozen 0\n", True), ("populated 0\nfrozen 0\n", False), (None, False)]
+)
+def test_a_leaf_is_populated_while_the_kernel_says_so(tmp_path: Path, text: str | None, *, is_populated: bool) -> None:
+    groups = Cgroups(str(tmp_path))
+    groups.prepare(site())
+    groups.make_leaf(site(), "ab")
+    if text is not None:
+        (tmp_path / "site-one/job-ab/cgroup.events").write_text(text)
+    assert groups.is_populated("one", "ab") is is_populated
+
+
 def test_without_a_root_nothing_is_done_and_nothing_warned_of() -> None:
     groups = Cgroups(None)
     assert groups.prepare(site(cpu_weight=1)) is None
     assert groups.make_leaf(site(memory_max_mb=1), "ab") == (None, None)
     assert groups.memory_peak("one", "ab") is None
+    assert not groups.is_populated("one", "ab")
     groups.kill("one", "ab")
     groups.remove_leaf("one", "ab")
 
