@@ -31,7 +31,8 @@ libc = ctypes.CDLL(None)
 keyring = ctypes.create_string_buffer(200)
 libc.syscall({KEYCTL}, 6, {SESSION}, keyring, 200)  # KEYCTL_DESCRIBE
 secret = libc.syscall({KEYCTL}, 10, {SESSION}, b"user", b"secret", 0)  # KEYCTL_SEARCH
-own = 1 << 12 | 1 << 24  # SIGPIPE and SIGXFSZ: Python ignores them by itself
+# SIGPIPE and SIGXFSZ: Python ignores them by itself; 32 and 33 are the C library's, ignored below posix_spawn.
+own = 1 << 12 | 1 << 24 | 1 << 31 | 1 << 32
 print(json.dumps({{
     "uids": status["Uid"], "gids": status["Gid"], "groups": sorted(status["Groups"], key=int),
     "capabilities": [status[name][0] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
