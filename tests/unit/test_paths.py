@@ -382,11 +382,11 @@ def test_a_root_that_is_missing_or_no_directory_cannot_be_used(tmp_path: Path) -
     before = open_descriptors()
     with pytest.raises(PathRefusedError, match="not a directory"):
         Tree([str(tmp_path / "file")], jailed=False)
-    assert open_descriptors() == before
     with pytest.raises(FileNotFoundError):
         Tree([str(tmp_path / "missing")], jailed=False)
     with pytest.raises(NotADirectoryError):
         Tree([str(tmp_path / "file" / "below")], jailed=False)
+    assert open_descriptors() == before
 
 
 def test_the_root_directory_of_the_host_can_be_a_root(tmp_path: Path) -> None:

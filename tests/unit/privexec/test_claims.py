@@ -78,6 +78,7 @@ def test_a_job_is_claimed_only_once_and_the_first_claim_stays(claims: Claims, st
     assert not claims.claim(JOB, {"site": "second"})
     assert claims.claimed(JOB) == {"site": "first"}
     assert names(state / "claims") == [JOB]
+    assert names(state / "starting") == []
 
 
 # One helper that has forked its keepers.
@@ -184,6 +185,23 @@ def test_a_state_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         Claims(tmp_path / "file" / "state")
     assert error.value.where == str(tmp_path / "file" / "state")
     assert "--state-dir" in str(error.value)
+
+
+def test_a_state_directory_that_cannot_be_taken_over_is_named(
+    claims: Claims, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_permitted(_: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", not_permitted)
+        with pytest.raises(RunnerError, match="not permitted"):
+            claims.take_over()
+    (state / "starting").rmdir()
+    (state / "starting").touch()
+    with pytest.raises(RunnerError) as error:
+        claims.take_over()
+    assert error.value.where == str(state / "starting")
 
 
 # Durability
@@ -340,7 +358,9 @@ def test_a_job_is_old_by_its_last_mark(claims: Claims, state: Path) -> None:
     assert claims.is_old(JOB)
     claims.record_exit(OTHER, {"exit_code": 0})
     assert not claims.is_old(OTHER)
-    age(state / "exits" / OTHER, OLD_DAYS)
+    age(state / "exits" / OTHER, 29.5)
+    assert not claims.is_old(OTHER)
+    age(state / "exits" / OTHER, 30.5)
     assert claims.is_old(OTHER)
     assert not claims.is_old("ab")
 
