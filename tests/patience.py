@@ -1,0 +1,24 @@
+"""Waiting for a condition: with a deadline, and never longer than it takes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE: Final = 30.0
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition holds; fail when it does not come to."""
+    end = time.monotonic() + PATIENCE
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"waited in vain for {what}")
+        pause.wait(0.005)
