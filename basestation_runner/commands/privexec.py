@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @common.priv_exec_socket
 @common.path_option("--state-dir", common.HELPER_STATE_DIR, "The directory of claims and exit records.")
 @common.path_option("--cache-dir", common.HELPER_CACHE_DIR, "The directory of the accounts' caches.")
-@common.path_option("--cgroup-root", None, "The delegated cgroup to use.  [default: this process's own]")
+@common.path_option(
+    "--cgroup-root",
+    None,
+    "The cgroup below which sites' cgroups are made.  [default: `jobs` beside this unit, if delegated]",
+)
 @click.option("--watcher-user", help="Account whose connections are taken.  [default: this process's own]")
 @common.base_log
 @common.log_format

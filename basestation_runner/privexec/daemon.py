@@ -5,7 +5,6 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, pthread_sigmask, signal
 from typing import Final
@@ -14,8 +13,8 @@ import structlog
 
 from basestation_runner import logs, nss, proctitle
 from basestation_runner.config.load import Source, load_sources
-from basestation_runner.config.model import Config
-from basestation_runner.errors import EXIT_OK, RunnerError
+from basestation_runner.config.model import Config, Site
+from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
 from basestation_runner.privexec import policy, trust
 from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
@@ -32,7 +31,7 @@ from basestation_runner.systemd import Notifier
 
 _STDERR: Final = 2
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
-_ACCOUNT_INTERVAL: Final = 1.0  # seconds; a name service gives no event to wait for
+_ACCOUNT_INTERVAL: Final = 5.0  # seconds; a name service gives no event to wait for
 _ROTATION_INTERVAL: Final = 60.0  # seconds
 _PRUNING_AFTER: Final = 3600.0  # seconds in which a watcher has come and asked for all that it knows
 _PRUNING_INTERVAL: Final = 24 * 3600.0  # seconds
@@ -127,12 +126,8 @@ def _check_accounts(config: Config, caller: Caller) -> None:
     """
     deadline = time.monotonic() + _ACCOUNT_PATIENCE
     for site in config.sites.values():
+        _await_account(site, deadline)
         try:
-            while _is_absent(site.runner_user):
-                if time.monotonic() > deadline:
-                    what = f"site {site.name}: account {site.runner_user} is not known"
-                    raise RunnerError(what, hint="create it or mend runner_user")
-                time.sleep(_ACCOUNT_INTERVAL)
             policy.resolve(site, caller)
         except NotNowError as error:
             log.warning("site cannot run jobs at present", site=site.name, reason=str(error))
@@ -142,10 +137,21 @@ def _check_accounts(config: Config, caller: Caller) -> None:
             log.warning("site cannot run jobs", site=site.name, reason=str(error))
 
 
-def _is_absent(account: str) -> bool:
-    with suppress(nss.LookupFailedError):
-        return nss.account(account) is None
-    return True
+def _await_account(site: Site, deadline: float) -> None:
+    """Wait until the site's account is known. Raises RunnerError, or TemporaryError when the name service is silent."""
+    fault: RunnerError | None = None
+    while time.monotonic() <= deadline or fault is None:
+        if fault is not None:
+            log.warning("account is waited for", site=site.name, account=site.runner_user, reason=fault.what)
+            time.sleep(_ACCOUNT_INTERVAL)
+        try:
+            if nss.account(site.runner_user) is not None:
+                return
+            what = f"site {site.name}: account {site.runner_user} is not known"
+            fault = RunnerError(what, hint="create it or mend runner_user")
+        except nss.LookupFailedError as error:
+            fault = TemporaryError(f"site {site.name}: the name service does not answer: {error}")
+    raise fault
 
 
 def _cgroups(root: Path | None, config: Config) -> Cgroups:

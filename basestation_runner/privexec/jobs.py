@@ -41,7 +41,6 @@ class Job:
     asked_by: int | None = None  # uid of whoever ordered it; None: an earlier helper was asked
     subscriber: Subscriber | None = None
     keeper_pid: int | None = None  # None: forked by an earlier helper, and reaped by init
-    pidfd: int | None = None
     report: int | None = None
     pid: int | None = None
     started_at: float | None = None
@@ -187,7 +186,6 @@ class Jobs:
         self._wait_for_keeper(job, os.pidfd_open(pid))
 
     def _wait_for_keeper(self, job: Job, pidfd: int) -> None:
-        job.pidfd = pidfd
         self._waited_for += 1
         self._loop.watch(pidfd, lambda _: self._keeper_ended(job, pidfd))
 
@@ -248,7 +246,6 @@ class Jobs:
     def _keeper_ended(self, job: Job, pidfd: int) -> None:
         self._loop.forget(pidfd)
         os.close(pidfd)
-        job.pidfd = None
         self._waited_for -= 1
         self._take_report(job)
         status = os.waitpid(job.keeper_pid, 0)[1] if job.keeper_pid is not None else 0
@@ -280,13 +277,11 @@ class Jobs:
             self._lose_when_empty(job)
             return
         job.state = "running"
-        job.pidfd = child
         log.warning("job without a keeper", site=job.site, job_id=job.job_id, pid=job.pid)
 
         def gone(_: int) -> None:
             self._loop.forget(child)
             os.close(child)
-            job.pidfd = None
             self._lose_when_empty(job)
 
         self._loop.watch(child, gone)

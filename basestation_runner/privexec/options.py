@@ -16,7 +16,7 @@ class HelperOptions:
     priv_exec_socket: Path
     state_dir: Path
     cache_dir: Path
-    cgroup_root: Path | None  # None: the cgroup that this process was started in
+    cgroup_root: Path | None  # None: the delegated one, if there is one
     watcher_user: str | None  # None: this process's own account
     base_log: Path | None  # None: stderr
     log_format: Literal["text", "json"]

@@ -78,7 +78,7 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
     if message["application"] not in site.applications:
         raise RefusedError(f"application {message['application']} is not one that the site may use")
     application = config.applications[message["application"]]
-    _require_listed(message["script"], application)
+    _require_run_by(application, config, site, message["script"])
     return Order(
         job_id=message["job_id"],
         site=site,
@@ -110,16 +110,21 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
     application = config.application_for(site, script)
     if application is None:
         raise RefusedError(f"script {script} is not listed in any application of the site")
-    _require_listed(script, application)
+    _require_run_by(application, config, site, script)
     log_file = message["log_file"]
     mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
     application = evolve(application, timing_line=False)  # the legacy watcher writes that line itself
     return Order(job_id, site, application, mission_dir, mission_dir, log_file, script, tuple(args), 0, on_host=True)
 
 
-def _require_listed(script: str, application: Application) -> None:
-    # The list holds bare names only (a rule of the config), so this also keeps every path out.
-    if script not in application.scripts:
+def _require_run_by(application: Application, config: Config, site: Site, script: str) -> None:
+    """Raise RefusedError unless the application is the one that runs this script at this site.
+
+    That is the one that lists it, or the default one. Only a file directly in basestation_dir can be meant: a default
+    application takes names that no list has checked.
+    """
+    is_bare = "/" not in script and script not in {"", ".", ".."}
+    if not is_bare or config.application_for(site, script) != application:
         raise RefusedError(f"script {script} is not listed in application {application.name}")
 
 

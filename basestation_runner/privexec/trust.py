@@ -13,7 +13,7 @@ from basestation_runner.errors import RunnerError
 
 _MOST_LINKS: Final = 40  # as path_resolution(7)
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-_LARGEST_CONFIG: Final = 64 << 20
+_MOST_BYTES: Final = 2 << 20  # more than the parser takes: it says so
 
 
 def check_chain(path: str, known: set[str] | None = None) -> None:
@@ -83,7 +83,7 @@ def read_config(path: str, *, privileged: bool) -> bytes:
         if privileged and (facts.st_uid != 0 or facts.st_mode & _OTHERS_WRITE):
             raise RunnerError("others than root can write it", where=path, hint="chown it to root, chmod go-w it")
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(_LARGEST_CONFIG)
+            return file.read(_MOST_BYTES)
     finally:
         os.close(descriptor)
 
