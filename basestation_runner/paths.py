@@ -174,6 +174,14 @@ def _resolved(path: str, flags: int) -> str:
     return os.path.realpath(path, strict=True)
 
 
+def may_be_followed_in(directory: os.stat_result) -> bool:
+    """Given a directory's facts, tell whether links in it may be followed: root alone can make any, sticky or not.
+
+    Whose a link is does not count: who was given one by root still cannot aim it elsewhere.
+    """
+    return directory.st_uid == 0 and not directory.st_mode & (S_IWGRP | S_IWOTH)
+
+
 def open_trusted_directory(path: str) -> int:
     """Return an O_PATH descriptor of a configured directory, reached only through links that root alone can make.
 
@@ -193,7 +201,7 @@ def open_trusted_directory(path: str) -> int:
             target = os.readlink("", dir_fd=below)
             os.close(below)
             followed += 1
-            trusted = _only_root_writes(here) and followed <= _TRIES
+            trusted = may_be_followed_in(os.fstat(here)) and followed <= _TRIES
             _require(trusted, f"{path} leads through a link that others than root can change")
             steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
         _require(S_ISDIR(os.fstat(here).st_mode), f"{path} is not a directory")
@@ -201,11 +209,6 @@ def open_trusted_directory(path: str) -> int:
         os.close(here)
         raise
     return here
-
-
-def _only_root_writes(descriptor: int) -> bool:
-    facts = os.fstat(descriptor)
-    return facts.st_uid == 0 and not facts.st_mode & (S_IWGRP | S_IWOTH)
 
 
 def _require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the condition itself

@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
-from stat import S_ISLNK, S_ISVTX, S_IWGRP, S_IWOTH
+from stat import S_ISLNK
 from typing import Final, ParamSpec, TypeVar
 
 from attrs import frozen
 
-from basestation_runner import execgroups, nss
+from basestation_runner import execgroups, filesystems, nss
 from basestation_runner.config import probes
 from basestation_runner.config.model import Config, Site
 from basestation_runner.config.probes import Question, Unseen
 from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account
+from basestation_runner.paths import may_be_followed_in
 from basestation_runner.privexec.trust import check_chain
 
 P = ParamSpec("P")
@@ -66,7 +67,7 @@ class Names:
 
 @frozen
 class Link:
-    """A symbolic link on the way to something. It is loose if others than root can aim it elsewhere."""
+    """A symbolic link on the way to something. It is loose where others than root can make links: none is followed."""
 
     path: str
     target: str
@@ -266,8 +267,10 @@ def look(path: str, identity: _Identity | None = None, use: int = os.F_OK) -> Se
     """Given an absolute path, return what is there, and whether an account can use it so (os.access's `use`)."""
     try:
         links = tuple(_links(path))
-        status = os.stat(path)  # noqa: PTH116 - beside its siblings, which pathlib lacks
-        flags = os.statvfs(path).f_flag
+        flags = os.statvfs(path).f_flag  # mounts what is mounted on demand
+        with _opened(path) as descriptor:
+            status = os.fstat(descriptor)
+            filesystem = filesystems.kind(descriptor)
     except (FileNotFoundError, NotADirectoryError) as error:
         return Absent(error.filename)
     except PermissionError:
@@ -278,7 +281,7 @@ def look(path: str, identity: _Identity | None = None, use: int = os.F_OK) -> Se
         mode=status.st_mode,
         gid=status.st_gid,
         place=(status.st_dev, status.st_ino),
-        filesystem=_filesystem(status.st_dev),
+        filesystem=filesystem,
         is_read_only=bool(flags & os.ST_RDONLY),
         links=links,
         may=_may(path, identity, use) if identity else None,
@@ -302,29 +305,22 @@ def _links(path: str) -> Iterator[Link]:
     while steps:
         step = steps.pop(0)
         above, here = here, here.parent if step == ".." else here / step
-        status = os.lstat(here)
-        if S_ISLNK(status.st_mode) and left:
+        if S_ISLNK(os.lstat(here).st_mode) and left:
             left -= 1
             target = os.readlink(here)  # noqa: PTH115 - beside its siblings
-            yield Link(str(here), target, is_loose=_is_loose(status, os.lstat(above)))
+            yield Link(str(here), target, is_loose=not may_be_followed_in(os.lstat(above)))
             steps = [*PurePosixPath(target).parts, *steps]
             here = above
 
 
-def _is_loose(link: os.stat_result, directory: os.stat_result) -> bool:
-    """Tell whether others than root can replace a link in a directory. In a sticky one they cannot replace root's."""
-    others_write = directory.st_mode & (S_IWGRP | S_IWOTH) and not directory.st_mode & S_ISVTX
-    return bool(link.st_uid or directory.st_uid or others_write)
-
-
-def _filesystem(device: int) -> str:
-    """Return the type of the filesystem that is mounted from a device, by mountinfo's name for it; "" if unknown."""
-    number = f"{os.major(device)}:{os.minor(device)}".encode()
-    for line in (PROC / "self/mountinfo").read_bytes().splitlines():
-        before, _, after = line.partition(b" - ")
-        if before.split()[2] == number:
-            return os.fsdecode(after.split()[0])
-    return ""
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Hold a path, whatever is there, without opening that itself."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _may(path: str, identity: _Identity, use: int) -> bool | Unseen:

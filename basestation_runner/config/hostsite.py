@@ -142,13 +142,7 @@ class SiteCheck:
         if not isinstance(rundir, Entry):
             yield from self.missing("watch_dir", path, rundir, self.making(path))
             return
-        for link in rundir.links:
-            if link.path == path:
-                what = f"{path} is a link, and the watcher follows none there"
-                yield self.say("fault", "watch_dir", what, f"name the directory that it leads to, {link.target}")
-            elif link.is_loose:
-                what = f"{link.path} is a link that others than root can aim elsewhere"
-                yield self.say("fault", "watch_dir", what, f"name the directory that it leads to, {link.target}")
+        yield from self.links("watch_dir", rundir)
         if not S_ISDIR(rundir.mode):
             yield self.say("fault", "watch_dir", f"{path} is not a directory")
             return
@@ -161,6 +155,13 @@ class SiteCheck:
         if filesystems.may_be_silent(rundir.filesystem):
             what = f"{path} is on a filesystem of type {rundir.filesystem}: inotify may not tell of every request"
             yield self.say("warning", "watch_dir", what, "keep rundirs on a local filesystem")
+
+    def links(self, field: str, seen: Entry) -> Iterator[Finding]:
+        """Whether the way to a directory leads only through links that the watcher and jobs follow."""
+        for link in seen.links:
+            if link.is_loose:
+                what = f"{link.path} is a link where others than root can make one: it is not followed"
+                yield self.say("fault", field, what, f"name the directory that it leads to, {link.target}")
 
     def modes(self, rundir: Entry) -> Iterator[Finding]:
         path = self.site.watch_dir
@@ -191,7 +192,9 @@ class SiteCheck:
             return
         if not isinstance(jail, Entry):
             yield from self.missing("jail_root", path, jail)
-        elif not S_ISDIR(jail.mode):
+            return
+        yield from self.links("jail_root", jail)
+        if not S_ISDIR(jail.mode):
             yield self.say("fault", "jail_root", f"{path} is not a directory")
         elif jail.may is False:
             yield self.say("fault", "jail_root", f"account {self.site.runner_user} cannot enter {path}", _ABOVE)

@@ -296,17 +296,24 @@ CASES: dict[str, tuple[Facts, str]] = {
         rundir(mode=stat.S_IFREG | 0o660),
         "s.yaml:2:14: one.watch_dir: /srv/one is not a directory",
     ),
-    "a rundir that is a link": (
-        rundir(links=(Link("/srv/one", "../b", is_loose=False),)),
+    "a rundir that is a loose link": (
+        rundir(links=(Link("/srv", "/b", is_loose=False), Link("/srv/one", "../b", is_loose=True))),
         (
-            "s.yaml:2:14: one.watch_dir: /srv/one is a link, and the watcher follows none there "
+            "s.yaml:2:14: one.watch_dir: /srv/one is a link where others than root can make one: it is not followed "
             "(name the directory that it leads to, ../b)"
         ),
     ),
-    "a loose link": (
+    "a loose link on the way to a rundir": (
         rundir(links=(Link("/srv", "/b", is_loose=True),)),
         (
-            "s.yaml:2:14: one.watch_dir: /srv is a link that others than root can aim elsewhere "
+            "s.yaml:2:14: one.watch_dir: /srv is a link where others than root can make one: it is not followed "
+            "(name the directory that it leads to, /b)"
+        ),
+    ),
+    "a loose link on the way to a jail": (
+        site("two", jail=evolve(directory(0, 3), links=(Link("/srv", "/b", is_loose=True),))),
+        (
+            "s.yaml:8:14: two.jail_root: /srv is a link where others than root can make one: it is not followed "
             "(name the directory that it leads to, /b)"
         ),
     ),
@@ -410,6 +417,12 @@ def test_what_is_not_as_it_should_be_is_one_finding(case: str) -> None:
 def test_a_missing_rundir_of_an_unknown_account_has_no_command() -> None:
     _, finding = found(site("one", names=None, rundir=Absent("/srv/one")))[:2]
     assert str(finding) == "s.yaml:2:14: one.watch_dir: /srv/one does not exist (create it, or mend the path)"
+
+
+def test_links_that_root_alone_can_make_are_followed() -> None:
+    firm = (Link("/srv", "/b", is_loose=False), Link("/b/one", "/c", is_loose=False))
+    facts = site("one", rundir=evolve(directory(10, 1), links=firm), jail=evolve(directory(0, 3), links=firm))
+    assert found(facts) == found(GOOD)
 
 
 def test_of_many_withheld_groups_only_some_are_listed() -> None:

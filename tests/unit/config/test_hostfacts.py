@@ -30,6 +30,7 @@ from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.probes import Unseen, ask
 from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account, LookupFailedError
+from basestation_runner.paths import PathRefusedError, open_trusted_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,6 @@ def test_a_directory_is_seen_with_its_mode_and_place(tmp_path: Path) -> None:
 
 def test_a_filesystem_is_seen_by_its_types_name() -> None:
     assert entry(Path("/proc")).filesystem == "proc"
-    assert hostfacts._filesystem(os.makedev(4000, 4000)) == ""
 
 
 def test_what_is_missing_is_told_from_its_first_missing_part(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_is_missing_is_told_from_its_first_missing_part(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("privileged")
-def test_a_link_is_loose_where_others_than_root_can_replace_it(tmp_path: Path) -> None:
+def test_a_link_is_loose_exactly_where_the_watcher_and_jobs_do_not_follow_it(tmp_path: Path) -> None:
     (tmp_path / "real/below").mkdir(parents=True)
     for name, mode in (("firm", 0o755), ("open", 0o777), ("shared", 0o775), ("sticky", 0o1777), ("given", 0o755)):
         (tmp_path / name).mkdir()
@@ -88,12 +88,20 @@ def test_a_link_is_loose_where_others_than_root_can_replace_it(tmp_path: Path) -
     def links(path: str) -> list[Link]:
         return list(entry(tmp_path / path).links)
 
+    def is_followed(path: str) -> bool:
+        try:
+            os.close(open_trusted_directory(str(tmp_path / path)))
+        except PathRefusedError:
+            return False
+        return True
+
     assert links("real/below") == []
-    for name in ("firm", "sticky"):
-        assert links(f"{name}/link/below") == [Link(f"{tmp_path}/{name}/link", "../real", is_loose=False)]
-    for name in ("open", "shared", "given"):
+    assert links("firm/link/below") == [Link(f"{tmp_path}/firm/link", "../real", is_loose=False)]
+    assert links("firm/theirs/below") == [Link(f"{tmp_path}/firm/theirs", f"{tmp_path}/real", is_loose=False)]
+    for name in ("open", "shared", "sticky", "given"):
         assert links(f"{name}/link") == [Link(f"{tmp_path}/{name}/link", "../real", is_loose=True)]
-    assert links("firm/theirs/below") == [Link(f"{tmp_path}/firm/theirs", f"{tmp_path}/real", is_loose=True)]
+    for way in ("firm/link", "firm/theirs", "open/link", "shared/link", "sticky/link", "given/link"):
+        assert is_followed(f"{way}/below") is not any(link.is_loose for link in links(f"{way}/below"))
 
 
 @pytest.fixture
