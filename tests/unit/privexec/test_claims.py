@@ -125,6 +125,12 @@ def test_an_exit_record_can_be_read_back_and_is_replaced_as_a_whole(claims: Clai
     assert names(state / "exits") == [JOB]
 
 
+def test_what_a_crash_left_of_a_longer_record_is_no_part_of_the_next_one(claims: Claims, state: Path) -> None:
+    (state / "exits" / f"{JOB}.{os.getpid()}.tmp").write_bytes(b"x" * 100)
+    claims.record_exit(JOB, {"exit_code": 0})
+    assert claims.ended(JOB) == {"exit_code": 0}
+
+
 @pytest.mark.parametrize("content", [b"", b'{"exit_code": 0', b"null", b"[]", b"0", b"\xff\xfe", b"{}"])
 def test_a_record_that_was_cut_off_is_none_and_a_claim_like_it_is_known_to_exist(
     claims: Claims, state: Path, content: bytes

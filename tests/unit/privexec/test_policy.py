@@ -65,6 +65,12 @@ def config(groups: str = "null") -> Config:
     return load_sources(Source("sites.yaml", SITES.format(groups=groups).encode()), None)
 
 
+def with_default() -> Config:
+    """Return a configuration whose profile `rest` runs what no other one lists."""
+    applications = b"default_application: rest\napplications:\n  - name: rest\n    scripts: [Rest.py]\n"
+    return load_sources(Source("sites.yaml", SITES.format(groups="null").encode()), Source("apps.yaml", applications))
+
+
 SITE: Final = config().sites["one"]
 
 
@@ -231,6 +237,18 @@ def test_an_order_for_what_the_site_may_not_run_is_refused(changes: dict[str, st
         policy.order(config(), dispatch(**changes))
 
 
+def test_a_default_application_runs_what_no_other_one_lists_but_nothing_outside_the_sites_directory() -> None:
+    known = with_default()
+    digest = known.digest("two")
+    order = policy.order(known, dispatch(site="two", digest=digest, application="rest", script="Other.py"))
+    assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Other.py")
+    for script in ("", ".", "..", "../Other.py", "sub/Other.py", "/bin/sh", "Base.py"):
+        with pytest.raises(RefusedError, match="not listed"):
+            policy.order(known, dispatch(site="two", digest=digest, application="rest", script=script))
+    with pytest.raises(RefusedError, match="not listed"):
+        policy.order(known, dispatch(site="two", digest=digest, application="base", script="Other.py"))
+
+
 # Orders of an existing watcher
 
 
@@ -241,7 +259,7 @@ def test_an_existing_watchers_order_runs_the_arguments_as_they_are_and_its_paths
     assert order.appended_args == ()
     assert not order.jailed
     assert (order.mission_dir, order.home, order.log_file) == ("/srv/one/m1", "/srv/one/m1", "/srv/one/logs/log")
-    assert order.job_id == "ab-01"
+    assert (order.job_id, order.queue_length) == ("ab-01", 0)
     assert not order.application.timing_line
 
 
@@ -273,6 +291,14 @@ def test_an_existing_watchers_order_without_a_mission_directory_works_where_the_
 def test_an_existing_watchers_order_for_another_program_is_refused(argv: list[str]) -> None:
     with pytest.raises(RefusedError):
         policy.legacy_order(config(), legacy(argv=argv), "ab")
+
+
+def test_an_existing_watchers_order_for_what_the_default_application_runs_is_taken() -> None:
+    argv = ["/opt/basestation/bin/python", "/usr/local/basestation3/Other.py"]
+    assert policy.legacy_order(with_default(), legacy(site="two", argv=argv), "ab").application.name == "rest"
+    for path in ("/usr/local/basestation3/", "/usr/local/basestation3/..", "/usr/local/basestation3/sub/Other.py"):
+        with pytest.raises(RefusedError):
+            policy.legacy_order(with_default(), legacy(site="two", argv=[argv[0], path]), "ab")
 
 
 @pytest.mark.parametrize("name", ["none", "", "container"])
@@ -430,14 +456,15 @@ def daemons() -> Host:
     return Host({"helper": own, "watcher": account("watcher", WATCHER_UID, WATCHER_GID)})
 
 
-def test_the_ids_of_both_daemons_accounts_and_of_root_are_no_jobs() -> None:
+def test_the_ids_of_both_daemons_accounts_and_of_root_are_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getgroups", lambda: [WATCHER_GID, 4321])
     with on(daemons()):
         found = policy.caller(changes=True, watcher_user="watcher")
     assert found.forbidden_uids >= {0, os.getuid(), WATCHER_UID}
     assert found.forbidden_gids == {0, 991, WATCHER_GID}
     assert found.watcher_uid == WATCHER_UID
     assert found.gid == os.getegid()
-    assert found.groups == {os.getegid(), *os.getgroups()}
+    assert found.groups == {os.getegid(), WATCHER_GID, 4321}
 
 
 def test_without_another_name_the_watcher_has_the_helpers_account() -> None:

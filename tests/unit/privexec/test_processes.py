@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import subprocess
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner.privexec import processes
 from basestation_runner.privexec.processes import boot_id, identify, open_if_alive
 
 if TYPE_CHECKING:
@@ -83,10 +85,31 @@ def test_a_thread_with_the_same_number_is_not_the_process_that_was_meant() -> No
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
-    assert thread.native_id not in {None, os.getpid()}
-    assert open_if_alive({"pid": thread.native_id, "start": 1}) is None
-    done.set()
-    thread.join()
+    try:
+        assert thread.native_id not in {None, os.getpid()}
+        assert open_if_alive({"pid": thread.native_id, "start": 1}) is None
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("number", [errno.ESRCH, errno.EINVAL, errno.ENOENT])
+def test_every_kernels_way_to_say_that_there_is_no_process_is_understood(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(_: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", no_process)
+    assert open_if_alive(identify(os.getpid())) is None
+
+
+def test_a_process_that_hides_its_start_time_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = identify(os.getpid())
+    monkeypatch.setattr(processes, "_start", lambda _: None)
+    pidfd = open_if_alive(mark)
+    assert pidfd is not None
+    os.close(pidfd)
 
 
 def test_a_process_that_has_ended_but_was_not_waited_for_reads_as_ended() -> None:
