@@ -11,7 +11,9 @@ from attrs import frozen
 
 MOST_GROUPS: Final = 256
 UNCHANGED: Final = 0xFFFFFFFF
-"""What setresgid(2) takes for "leave it as it is": never a group."""
+"""What setresuid(2) and setresgid(2) take for "leave it as it is": never an account or a group."""
+MOST_GID: Final = UNCHANGED - 1
+"""The largest number that a group can have."""
 
 
 @frozen
@@ -54,6 +56,15 @@ def decide(requested: Iterable[int], account_groups: Collection[int]) -> Granted
         return Refused(f"the account is not in its effective group (GID {effective})", maybe_late=True)
     granted = tuple(gid for gid in wanted if gid in account_groups)
     return Granted(gids=granted, removed=tuple(gid for gid in wanted if gid not in account_groups))
+
+
+def forbidden(daemons: Iterable[int]) -> frozenset[int]:
+    """Given the helper's and the watcher's uid, return the uids that no job may have; and so for gids.
+
+    Root, and the daemons themselves: as one of these a job could undo the separation. And what would leave the
+    helper's own id in place.
+    """
+    return frozenset({0, UNCHANGED, *daemons})
 
 
 def of_account(primary: int, account_groups: Collection[int]) -> tuple[int, ...]:

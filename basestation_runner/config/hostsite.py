@@ -86,7 +86,8 @@ class SiteCheck:
         """Return the ids that no job may have, and whose they are."""
         accounts = {"the helper's": self.host.helper.account, "the watcher's": self.host.watcher.account}
         daemons = {getattr(of, kind): whose for whose, of in accounts.items() if isinstance(of, Account)}
-        return {**daemons, 0: "root's"}
+        whose = {**daemons, 0: "root's", execgroups.UNCHANGED: "which stands for none"}
+        return {number: whose[number] for number in sorted(execgroups.forbidden(daemons))}
 
     def field_of(self, names: Names, gid: int) -> tuple[Step, ...]:
         """Return the way to the field that a group comes from."""

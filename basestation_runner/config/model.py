@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from attrs import Factory, asdict, frozen
 
+from basestation_runner import execgroups
 from basestation_runner.config import rules
 from basestation_runner.config.rules import RuleError
 
@@ -44,8 +45,8 @@ class Site:
     tasks_max: Annotated[int, rules.number(1, rules.MAX_TASKS)] = 4096
     env: Annotated[tuple[tuple[str, str], ...], rules.environment] = ()
     docker_image: Annotated[str, rules.text] = ""
-    docker_uid: Annotated[int, rules.number(-1, rules.MAX_GID)] = -1
-    docker_gid: Annotated[int, rules.number(-1, rules.MAX_GID)] = -1
+    docker_uid: Annotated[int, rules.number(-1, execgroups.MOST_GID)] = -1
+    docker_gid: Annotated[int, rules.number(-1, execgroups.MOST_GID)] = -1
     docker_mount: Annotated[tuple[str, ...], rules.list_of(rules.word, of="mounts", example="[/a:/b:ro]")] = ()
     use_docker_basestation: Annotated[bool, rules.flag] = False
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
+from basestation_runner.execgroups import MOST_GID, MOST_GROUPS
 from basestation_runner.text import quoted
 
 T = TypeVar("T")
@@ -23,8 +24,6 @@ ALL = "all"
 
 MAX_PATH_BYTES = 4095
 MAX_COMPONENT_BYTES = 255
-MAX_GROUPS = 256
-MAX_GID = 4294967294  # 4294967295 is (gid_t) -1, which setresgid takes as "leave unchanged"
 MAX_ENV_BYTES = 65536
 MAX_MEMORY_MB = 1 << 40
 MAX_TASKS = 4194304  # the kernel's PID_MAX_LIMIT: more is refused by pids.max
@@ -202,11 +201,11 @@ def account(value: object) -> str:
 
 
 def group(value: object) -> str | int:
-    hint = f"a group's name, or its number from 1 to {MAX_GID}"
+    hint = f"a group's name, or its number from 1 to {MOST_GID}"
     if isinstance(value, int) and not isinstance(value, bool):
         if value == 0:
             raise RuleError("jobs never run with group 0 (root)", hint)
-        if not 1 <= value <= MAX_GID:
+        if not 1 <= value <= MOST_GID:
             raise RuleError(f"{describe(value)} is not a group's number", hint)
         return value
     if value == "root":
@@ -286,8 +285,8 @@ def groups(value: object) -> tuple[str | int, ...]:
     checked = list_of(group, of="groups", example="[science, 4711]")(value)
     if not checked:
         raise RuleError("the list of groups is empty", "leave groups out to use the account's own groups")
-    if len(checked) > MAX_GROUPS:
-        raise RuleError(f"{len(checked)} groups are listed", f"at most {MAX_GROUPS}")
+    if len(checked) > MOST_GROUPS:
+        raise RuleError(f"{len(checked)} groups are listed", f"at most {MOST_GROUPS}")
     return checked
 
 

@@ -32,11 +32,8 @@ class Caller:
 
     @property
     def forbidden_uids(self) -> frozenset[int]:
-        """Root, the helper's account and the watcher's: as one of these a job could undo the separation itself.
-
-        And what setresuid(2) takes for "leave it as it is", which would be the helper's.
-        """
-        return frozenset({0, execgroups.UNCHANGED, self.uid, self.watcher_uid})
+        """The accounts that no job may have."""
+        return execgroups.forbidden((self.uid, self.watcher_uid))
 
 
 def caller(*, changes: bool, watcher_user: str | None) -> Caller:
@@ -54,7 +51,7 @@ def caller(*, changes: bool, watcher_user: str | None) -> Caller:
         groups=frozenset(os.getgroups()) | {os.getegid()},
         watcher_uid=watcher.uid,
         watcher_gid=watcher.gid,
-        forbidden_gids=frozenset({0, own.gid, watcher.gid}),
+        forbidden_gids=execgroups.forbidden((own.gid, watcher.gid)),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from basestation_runner.execgroups import Granted, Refused, decide, of_account
+from basestation_runner.execgroups import Granted, Refused, decide, forbidden, of_account
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -161,3 +161,8 @@ def test_an_account_without_named_groups_gets_all_of_its_own_primary_first(prima
 @given(GIDS, ACCOUNTS)
 def test_the_groups_of_an_account_are_in_the_same_order_every_time(primary: int, has: frozenset[int]) -> None:
     assert list(of_account(primary, has)[1:]) == sorted(has - {primary})
+
+
+@given(st.frozensets(GIDS, max_size=4))
+def test_no_job_may_be_root_or_a_daemon_or_left_as_the_helper(daemons: frozenset[int]) -> None:
+    assert forbidden(daemons) == daemons | {0, UNCHANGED}

@@ -216,6 +216,13 @@ CASES: dict[str, tuple[Facts, str]] = {
             "(give the site an account of its own)"
         ),
     ),
+    "a uid that is none": (
+        names("one", account=evolve(ONE, uid=2**32 - 1)),
+        (
+            "s.yaml:3:16: one.runner_user: account runner-one has uid 4294967295, which stands for none: "
+            "the helper refuses it (give the site an account of its own)"
+        ),
+    ),
     "gid 0 of the account's own": (
         names("one", has=frozenset({0, 10}), requested=(10, 0)),
         (
@@ -450,7 +457,7 @@ def test_the_watchers_title_is_what_is_looked_for() -> None:
 
 # The same decisions as the helper's
 
-IDS = st.integers(0, 5)
+IDS = st.integers(0, 5) | st.just(2**32 - 1)
 GROUP_NAMES = ("root-like", "staff", "gone", "silent")
 
 
