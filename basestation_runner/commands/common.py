@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
+
+from basestation_runner.loglines import Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LogFormat: TypeAlias = Literal["text", "json"]
-
 SITES_CONFIG: Final = Path("/etc/baserunner/sites.yaml")
 APPLICATIONS_CONFIG: Final = Path("/etc/baserunner/applications.yaml")
 PRIV_EXEC_SOCKET: Final = Path("/run/baserunner/priv_exec.sock")
-CONTROL_SOCKET: Final = Path("/run/baserunner-watch/control.sock")
 WATCH_STATE_DIR: Final = Path("/var/lib/baserunner")
 HELPER_STATE_DIR: Final = Path("/var/lib/baserunner-exec")
 HELPER_CACHE_DIR: Final = Path("/var/cache/baserunner-exec")
@@ -48,7 +47,7 @@ base_log = path_option(
     "--base-log", None, "Append the log to this file; warnings still go to stderr.  [default: stderr]"
 )
 log_format = click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="The log lines' form."
+    "--log-format", type=click.Choice(get_args(Format)), default="text", show_default=True, help="The log lines' form."
 )
 
 

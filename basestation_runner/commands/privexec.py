@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from basestation_runner.cli import Invocation
+    from basestation_runner.loglines import Format
 
 
 @click.command()
@@ -40,7 +41,7 @@ def privexec(
     cgroup_root: Path | None,
     watcher_user: str | None,
     base_log: Path | None,
-    log_format: common.LogFormat,
+    log_format: Format,
 ) -> int:
     """Start each job as its site's account, on the watcher's request.
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from basestation_runner.cli import Invocation
+    from basestation_runner.loglines import Format
 
 
 @click.command()
 @common.sites_config
 @common.applications_config
 @common.priv_exec_socket
-@common.path_option("--control-socket", common.CONTROL_SOCKET, "The socket that status and control commands use.")
 @common.path_option("--state-dir", common.WATCH_STATE_DIR, "The ledger's directory.")
 @common.base_log
 @common.log_format
@@ -52,10 +52,9 @@ def watch(
     sites_config: Path,
     applications_config: Path | None,
     priv_exec_socket: Path,
-    control_socket: Path,
     state_dir: Path,
     base_log: Path | None,
-    log_format: common.LogFormat,
+    log_format: Format,
     max_running: int,
     max_queued: int,
     absent_patience: float,
@@ -73,7 +72,6 @@ def watch(
             sites_config=sites_config,
             applications_config=common.applications_path(applications_config),
             priv_exec_socket=priv_exec_socket,
-            control_socket=control_socket,
             state_dir=state_dir,
             base_log=base_log,
             log_format=log_format,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from basestation_runner.loglines import Format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,5 +21,5 @@ class HelperOptions:
     cgroup_root: Path | None  # None: the delegated one, if there is one
     watcher_user: str | None  # None: this process's own account
     base_log: Path | None  # None: stderr
-    log_format: Literal["text", "json"]
+    log_format: Format
     debug: bool

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from basestation_runner.loglines import Format
 
 
 @attrs.frozen(kw_only=True)
@@ -15,10 +17,9 @@ class WatchOptions:
     sites_config: Path
     applications_config: Path | None  # None: the built-in profiles
     priv_exec_socket: Path
-    control_socket: Path
     state_dir: Path
     base_log: Path | None  # None: stderr
-    log_format: Literal["text", "json"]
+    log_format: Format
     max_running: int
     max_queued: int
     absent_patience: float  # seconds

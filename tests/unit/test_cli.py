@@ -232,7 +232,6 @@ def test_defaults_are_the_installed_paths(
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
         "priv_exec_socket": Path("/run/baserunner/priv_exec.sock"),
-        "control_socket": Path("/run/baserunner-watch/control.sock"),
         "state_dir": Path("/var/lib/baserunner"),
         "base_log": None,
         "log_format": "text",
