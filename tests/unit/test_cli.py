@@ -237,6 +237,7 @@ def test_defaults_are_the_installed_paths(
         "log_format": "text",
         "max_running": 4 * len(os.sched_getaffinity(0)),
         "max_queued": 50_000,
+        "absent_patience": 600.0,
         "job_completions_log": None,
         "debug": False,
     }
