@@ -9,6 +9,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+WATCHER: Final = "runner-watch"
+"""How the watcher is called, and known from outside."""
+
 _ARG_START: Final = 45  # fields 48 and 49 of /proc/<pid>/stat, counted after the name in parentheses
 _ARG_END: Final = 46
 _PR_SET_NAME: Final = 15

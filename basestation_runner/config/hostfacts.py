@@ -14,19 +14,18 @@ from typing import Final, ParamSpec, TypeVar
 
 from attrs import frozen
 
-from basestation_runner import execgroups, filesystems, nss
+from basestation_runner import execgroups, filesystems, nss, proctitle
 from basestation_runner.config import probes
 from basestation_runner.config.model import Config, Site
 from basestation_runner.config.probes import Question, Unseen
 from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account
 from basestation_runner.paths import may_be_followed_in
-from basestation_runner.privexec.trust import check_chain
+from basestation_runner.trust import check_chain
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WATCHER_TITLE: Final = "runner-watch"
 NOT_BY_THIS_USER: Final = Unseen("cannot be checked as this user", is_fault=False)
 PROC: Final = Path("/proc")
 _MOST_LINKS: Final = 40  # as path_resolution(7)
@@ -377,7 +376,7 @@ def _watchers(account: Account | Unseen | None) -> tuple[Process, ...] | Unseen:
     found = []
     for directory in PROC.glob("[0-9]*"):
         status = _status(directory)
-        if status is None or status["Name"] != WATCHER_TITLE:
+        if status is None or status["Name"] != proctitle.WATCHER:
             continue
         _, uid, *_ = (int(number) for number in status["Uid"].split())
         _, gid, *_ = (int(number) for number in status["Gid"].split())

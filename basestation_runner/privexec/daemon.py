@@ -11,11 +11,11 @@ from typing import Final
 
 import structlog
 
-from basestation_runner import logs, nss, proctitle
+from basestation_runner import logs, nss, proctitle, trust
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.model import Config, Site
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
-from basestation_runner.privexec import policy, trust
+from basestation_runner.privexec import policy
 from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
 from basestation_runner.privexec.claims import Claims

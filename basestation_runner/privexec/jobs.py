@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from basestation_runner import protocol
-from basestation_runner.privexec import keeper, processes
+from basestation_runner import processes, protocol
+from basestation_runner.privexec import keeper
 from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from basestation_runner import proctitle, protocol
+from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
-from basestation_runner.privexec import job, policy, processes
+from basestation_runner.privexec import job, policy
 from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.identity import Identity

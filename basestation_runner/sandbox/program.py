@@ -20,7 +20,7 @@ from attrs import frozen
 
 import basestation_runner
 from basestation_runner.errors import RunnerError
-from basestation_runner.privexec.trust import check_chain
+from basestation_runner.trust import check_chain
 
 _DISTRIBUTION: Final = "basestation-runner"
 _EXTRAS: Final = frozenset({"daemon"})

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from basestation_runner.logs import LogFile
     from basestation_runner.watch.options import WatchOptions
 
-TITLE: Final = "runner-watch"
 UMASK: Final = 0o007
 LOGS_CHECKED_EVERY: Final = 60.0
 _CAPABILITIES: Final = ("CapPrm", "CapEff", "CapAmb")
@@ -32,9 +31,11 @@ def run(options: WatchOptions) -> int:
     refuse_privilege()
     notifier = Notifier()
     os.umask(UMASK)
-    log_file = logs.configure(name=TITLE, path=options.base_log, fmt=options.log_format, debug=options.debug)
+    log_file = logs.configure(
+        name=proctitle.WATCHER, path=options.base_log, fmt=options.log_format, debug=options.debug
+    )
     config = load.load_files(options.sites_config, options.applications_config)
-    proctitle.set_title(TITLE)
+    proctitle.set_title(proctitle.WATCHER)
     asyncio.run(_serve(options, config, notifier, log_file))
     return EXIT_OK
 

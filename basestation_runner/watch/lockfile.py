@@ -20,6 +20,8 @@ from typing import Final
 
 from attrs import frozen
 
+from basestation_runner import processes
+
 NAME: Final = ".base_runner_lockfile"
 _MODE: Final = 0o664
 _LONGEST: Final = 4096  # white space included
@@ -109,16 +111,14 @@ def _is_holder(pid: int, written_ns: int) -> bool:
         return False
     except PermissionError:  # it runs as another account
         pass
-    process = Path("/proc", str(pid))
     try:
-        # Its name is in brackets and may hold any byte; the state is the first field behind it.
-        fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-        command = (process / "cmdline").read_bytes()
+        state, began_ticks = processes.look(pid)
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:
         return True
-    if fields[0] in {b"Z", b"X"}:
+    if state in {b"Z", b"X"}:
         return False
-    began_ns = int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # after the boot
+    began_ns = began_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # after the boot
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns
     if time.time_ns() - age_ns <= written_ns + _UNSURE_NS:
         return True

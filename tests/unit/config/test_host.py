@@ -450,11 +450,6 @@ def test_a_site_without_groups_withholds_none() -> None:
     assert not found(names("one", has=frozenset({10, 11}), requested=(10, 11)))[1:]
 
 
-def test_the_watchers_title_is_what_is_looked_for() -> None:
-    daemon = pytest.importorskip("basestation_runner.watch.daemon")
-    assert daemon.TITLE == hostfacts.WATCHER_TITLE
-
-
 # The same decisions as the helper's
 
 IDS = st.integers(0, 5)

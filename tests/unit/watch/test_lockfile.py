@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner import processes
 from basestation_runner.watch import lockfile
 
 if TYPE_CHECKING:
@@ -125,10 +126,14 @@ def test_a_process_that_is_older_than_the_lock_is_the_holder_whatever_it_is_call
 
 
 def test_a_process_that_proc_does_not_show_is_the_holder(
-    rundir: int, lock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rundir: int, lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/proc may be mounted so that an account sees only its own processes."""
-    monkeypatch.setattr(lockfile, "Path", lambda *_: tmp_path / "hidden")
+
+    def hidden(_: int) -> tuple[bytes, int]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(processes, "look", hidden)
     with alive("sleep") as pid:
         lock.write_text(str(pid))
         os.utime(lock, LONG_AGO)

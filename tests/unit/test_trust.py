@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import basestation_runner
+from basestation_runner import trust
 from basestation_runner.errors import RunnerError
-from basestation_runner.privexec import trust
-from basestation_runner.privexec.trust import check_chain, read_config
+from basestation_runner.trust import check_chain, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,7 +117,7 @@ def test_somebody_elses_file_in_a_sticky_directory_is_not_trusted(sticky: Path) 
 IN_NEW_ROOT: Final = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from basestation_runner.privexec.trust import check_chain
+from basestation_runner.trust import check_chain
 os.chroot(sys.argv[2])
 check_chain("/file")
 """
@@ -335,8 +335,9 @@ def test_a_config_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, mak
 CHECK: Final = """
 import sys
 sys.path.insert(0, sys.argv[1])
+import basestation_runner.privexec
 from basestation_runner.errors import RunnerError
-from basestation_runner.privexec import trust
+from basestation_runner import trust
 exec(sys.argv[2], {"place": sys.argv[1]})
 try:
     trust.check_program()
@@ -350,7 +351,7 @@ def program(privileged: None, tmp_path: Path) -> Path:  # noqa: ARG001 - only fo
     """A directory with a copy of the package that belongs to root."""
     place = tmp_path / "lib"
     package = Path(basestation_runner.__file__).parent
-    names = ("__init__.py", "errors.py", "privexec/__init__.py", "privexec/trust.py")
+    names = ("__init__.py", "errors.py", "trust.py", "privexec/__init__.py")
     for name in names:
         target = place / "basestation_runner" / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from basestation_runner.privexec import processes
-from basestation_runner.privexec.processes import boot_id, identify, open_if_alive
+from basestation_runner import processes
+from basestation_runner.processes import boot_id, identify, open_if_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

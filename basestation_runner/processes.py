@@ -5,7 +5,8 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-_START_TIME = 19  # field 22 of /proc/<pid>/stat, counted after the name in parentheses
+_STATE: Final = 0  # fields 3 and 22 of /proc/<pid>/stat, counted after the name in parentheses
+_START_TIME: Final = 19
 
 _NO_PROCESS: Final = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """What pidfd_open(2) says of a number that no process has; the last two, by kernel, when it is a thread's now."""
@@ -15,6 +16,13 @@ def boot_id() -> str:
     """Return the kernel's id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
+
+
+def look(pid: int) -> tuple[bytes, int]:
+    """Return a process's state, one letter, and when it began, in clock ticks since boot. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()  # the name may hold any byte
+    return fields[_STATE], int(fields[_START_TIME])
 
 
 def identify(pid: int) -> dict[str, Any]:
@@ -39,6 +47,6 @@ def open_if_alive(mark: dict[str, Any]) -> int | None:
 
 def _start(pid: int) -> int | None:
     """Return the start time, None if the process is gone or hidden from this account."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[_START_TIME])
+    with suppress(OSError):
+        return look(pid)[1]
     return None
