@@ -13,17 +13,17 @@ import socket
 import struct
 import time
 import uuid
-from pathlib import Path
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from basestation_runner.sandbox.installation import WATCHER
-from tests.host.helper_client import DEADLINE, Gate, Station, acting_as
+from tests.host.helper_client import DEADLINE, Gate, NameService, Station, acting_as, parent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from basestation_runner.sandbox import Installation, Sandbox
     from basestation_runner.sandbox.installation import Site
@@ -136,10 +136,6 @@ def site_of(station: Station, name: str) -> Site:
     return station.installation.sites[name]
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def kill(pid: int) -> None:
     """Kill a process and wait until it has ended, whoever has to reap it."""
     pidfd = os.pidfd_open(pid)
@@ -245,8 +241,9 @@ def test_without_a_mission_directory_a_job_works_where_its_log_is(station: Stati
 def test_paths_of_a_jailed_site_are_the_hosts(station: Station, client: LegacyClient) -> None:
     mission = station.mission(site_of(station, "jailed"))
     argv = python(station, "Base.py", "--mission_dir", str(mission), "--config", str(mission / "sg001.conf"))
-    assert client.returncode(client.start("jailed", argv, mission / "job.log")) == 0
-    said = (mission / "job.log").read_text().splitlines()
+    log = mission.parent / "job.log"  # it works in the mission's directory all the same
+    assert client.returncode(client.start("jailed", argv, log)) == 0
+    said = log.read_text().splitlines()
     assert said == [f"directory {mission}", f"arguments {' '.join(argv[2:])}"]
 
 
@@ -295,21 +292,33 @@ ARGVS: Final = {
     "a script of another application": ["{python}", "{scripts}/do.py", "print()"],
     "a script in the mission": ["{python}", "{mission}/Base.py"],
     "an option of the interpreter": ["{python}", "-c", "print()"],
+    "an option of the interpreter and a script": ["{python}", "-c", "{scripts}/Base.py"],
     "an option before the script": ["{python}", "-i", "{scripts}/Base.py"],
     "a script with a space": ["{python}", "{scripts}/Base.py "],
     "a script with a newline": ["{python}", "{scripts}/Base.py\n"],
 }
 
 
-@pytest.mark.parametrize("words", ARGVS.values(), ids=ARGVS)
+NOT_THE_PROGRAM: Final = "its program is not the site's interpreter with a script of the site's basestation_dir"
+NOT_LISTED: Final = {
+    "a script that is not listed",
+    "a script of another application",
+    "a script with a space",
+    "a script with a newline",
+    "the scripts' directory with a slash",
+}
+
+
+@pytest.mark.parametrize("case", ARGVS)
 def test_a_program_that_our_own_rules_would_not_have_made_is_refused(
-    station: Station, client: LegacyClient, words: list[str]
+    station: Station, client: LegacyClient, case: str
 ) -> None:
     installation = station.installation
     mission = station.mission(site_of(station, "python"))
     installation.write(mission / "Base.py", BASE_PY_RUNS)
     places = {"python": installation.program.python, "scripts": installation.scripts, "mission": mission}
-    refusal(client.dispatch("python", [word.format(**places) for word in words], mission / "job.log"))
+    answer = client.dispatch("python", [word.format(**places) for word in ARGVS[case]], mission / "job.log")
+    refusal(answer, "not listed in any application of the site" if case in NOT_LISTED else NOT_THE_PROGRAM)
     assert not (mission / "job.log").exists()
 
 
@@ -408,6 +417,22 @@ def test_a_group_that_is_not_there_yet_closes_without_an_answer_until_it_is(
     mission.chmod(0o2777)
     assert client.returncode(client.start(*job, job_id=job_id)) == 0
     assert (mission / "job.log").read_text() == f"{gid}\n"
+
+
+def test_an_account_that_is_not_answered_for_closes_without_an_answer_until_it_is(
+    station: Station, client: LegacyClient
+) -> None:
+    site, service = site_of(station, "shell"), NameService(station.installation)
+    assert site.account
+    station.daemon.stop()
+    station.start(command=service.command)
+    job = ("shell", shell(station, "exit 4"), station.mission(site) / "job.log")
+    job_id = str(uuid.uuid4())
+    service.fail(site.account.name)
+    assert client.dispatch(*job, job_id=job_id) is None
+    assert client.dispatch(*job, job_id=job_id) is None
+    service.recover(site.account.name)
+    assert client.returncode(client.start(*job, job_id=job_id)) == 4
 
 
 def test_a_claim_that_cannot_be_written_closes_without_an_answer_and_starts_nothing(
