@@ -155,6 +155,17 @@ def test_timers_are_called_once_in_the_order_of_their_times(loop: Loop) -> None:
     assert called == ["first", "second", "later", "last"]
 
 
+def test_a_timer_is_not_called_before_its_time(loop: Loop, pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, b"x")
+    called: list[str] = []
+    loop.call_later(3600, lambda: called.append("an hour early"))
+    loop.call_later(0, lambda: called.append("due"))
+    loop.watch(reader, then_stop(loop, lambda: called.append("ready")))
+    loop.run()
+    assert "an hour early" not in called
+
+
 def test_timers_of_one_time_are_called_in_the_order_they_were_set(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 1.0)
     called: list[int] = []

@@ -242,6 +242,7 @@ def test_a_default_application_runs_what_no_other_one_lists_but_nothing_outside_
     digest = known.digest("two")
     order = policy.order(known, dispatch(site="two", digest=digest, application="rest", script="Other.py"))
     assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Other.py")
+    assert not order.jailed
     for script in ("", ".", "..", "../Other.py", "sub/Other.py", "/bin/sh", "Base.py"):
         with pytest.raises(RefusedError, match="not listed"):
             policy.order(known, dispatch(site="two", digest=digest, application="rest", script=script))
