@@ -200,6 +200,13 @@ def test_the_program_is_the_sites_and_the_profile_strips_and_appends_arguments()
     assert order.jailed
 
 
+def test_an_order_can_be_told_as_the_request_that_it_was() -> None:
+    message = dispatch()
+    told = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+    assert policy.order(config(), message).request == {name: message[name] for name in told}
+    assert policy.legacy_order(config(), legacy(), "ab").request is None
+
+
 @pytest.mark.parametrize("changes", [{"site": "none"}, {"site": ""}, {"digest": "ab" * 32}, {"digest": ""}])
 def test_an_order_from_another_configuration_waits(changes: dict[str, str]) -> None:
     with pytest.raises(NotNowError, match="different configurations") as error:
