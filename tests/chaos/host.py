@@ -19,9 +19,10 @@ from attrs import define, field, frozen
 
 from basestation_runner.sandbox import HELPER, namespace
 from basestation_runner.sandbox.process import Identity
+from tests.patience import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
@@ -387,14 +388,6 @@ class Host:
 def seeded(seed: float) -> Random:
     """Return a source of numbers that are the same for the same seed."""
     return Random(seed)  # noqa: S311 - they are to be repeated
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    """Wait for a condition; fail when it does not come true."""
-    waits, end = threading.Event(), time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        waits.wait(0.005)
 
 
 def freeze(pid: int) -> int | None:

@@ -24,6 +24,7 @@ from basestation_runner.watch import watcher as watcher_module
 from basestation_runner.watch.options import WatchOptions
 from basestation_runner.watch.shared import Timing
 from basestation_runner.watch.watcher import Watcher
+from tests.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
 DEADLINE = 20.0
 ME = pwd.getpwuid(os.geteuid()).pw_name
 ALL = ("base", "base-login", "early-gps")
-
-
-def until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait for a condition; fail when it does not come true."""
-    end = time.monotonic() + DEADLINE
-    pause = threading.Event()
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"waited in vain for {what or condition}")
-        pause.wait(0.002)
 
 
 class FakeHelper:

@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 
 from basestation_runner.watch import push, visualiser
 from basestation_runner.watch.visualiser import Visualiser
+from tests.process import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -346,10 +347,6 @@ def test_nothing_stays_open_after_the_end(place: Path, notices: Visualiser) -> N
         notices._thread.join(PATIENCE)
         assert not notices._thread.is_alive()  # it ends after ZeroMQ's own threads
         assert open_descriptors() == before
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_without_pyzmq_it_is_said_once_and_nothing_is_sent(
