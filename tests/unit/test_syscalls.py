@@ -104,16 +104,14 @@ def test_a_dangling_link_is_in_the_way_of_a_rename(directory: int, tmp_path: Pat
 def test_the_birth_time_is_set_once_and_differs_between_files(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         born = syscalls.birth_time_ns(file.fileno())
-        if born is None:
-            pytest.skip("this filesystem does not know birth times")
         os.utime(file.fileno(), ns=(1, 1))
         (tmp_path / "file").chmod(0o600)
         (tmp_path / "file").rename(tmp_path / "moved")
         assert syscalls.birth_time_ns(file.fileno()) == born
-        assert born <= (tmp_path / "moved").stat().st_ctime_ns
-        # `stat` is another reader of the same fact.
+        # `stat` is another reader of the same fact; 0 is its word for a filesystem that does not know it.
         seconds = subprocess.run(["stat", "-c", "%W", tmp_path / "moved"], stdout=subprocess.PIPE, check=True)
-        assert born // 1_000_000_000 == int(seconds.stdout)
+        assert (born or 0) // 1_000_000_000 == int(seconds.stdout)
+        assert (born or 0) <= (tmp_path / "moved").stat().st_ctime_ns
 
 
 def test_a_filesystem_without_birth_times_says_none() -> None:
@@ -146,8 +144,9 @@ print(json.dumps([before, first, serial()]))
 def test_a_process_leaves_its_session_keyring_for_one_of_its_own() -> None:
     package = str(Path(syscalls.__file__).parents[1])
     run = subprocess.run([sys.executable, "-ISc", KEYRINGS, package], capture_output=True, text=True, check=False)
-    if "[Errno 38]" in run.stderr:
-        pytest.skip("this kernel has no keyrings")
+    if "[Errno 38]" in run.stderr:  # a kernel without keyrings: there is none to leave
+        assert not Path("/proc/keys").exists()
+        return
     before, first, second = json.loads(run.stdout)
     assert len({before, first, second}) == 3
     assert min(first, second) > 0

@@ -17,6 +17,7 @@ from basestation_runner.watch import inbox, setaside
 from basestation_runner.watch.inbox import Acknowledged, Inbox, Left, Rejected, Taken
 from basestation_runner.watch.ledger import Intake
 from basestation_runner.watch.rundir import MovedError, Place, Rundir
+from tests.process import as_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,12 +164,11 @@ def test_what_is_no_request_is_set_aside_with_its_reason(
     assert (kept.parent / f"{kept.name}.reason").read_text() == f"{outcome.reason}\n"
 
 
-def test_a_file_that_nobody_may_read_is_rejected(site: Site, rundir: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    (rundir / "1.run").write_text(GOOD)
-    (rundir / "1.run").chmod(0)
-    outcome = take(site, "1.run")
+def test_a_file_that_the_watcher_may_not_read_is_rejected(site: Site, anyones: Path) -> None:
+    (anyones / "1.run").write_text(GOOD)
+    (anyones / "1.run").chmod(0)
+    with as_nobody():
+        outcome = take(evolve(site, watch_dir=str(anyones)), "1.run")
     assert isinstance(outcome, Rejected)
     assert "Permission denied" in outcome.reason
 
