@@ -1,115 +1,38 @@
-"""What is made of the facts about a host: each rule on facts as data, and that the helper would decide the same."""
+"""What is made of the facts about a host: each rule on facts as data."""
 
 from __future__ import annotations
 
 import stat
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import pytest
-from attrs import evolve, frozen
-from hypothesis import given
-from hypothesis import strategies as st
+from attrs import evolve
 
-from basestation_runner import nss
-from basestation_runner.config import hostfacts
-from basestation_runner.config.document import Document, Source, parse
-from basestation_runner.config.host import judge
 from basestation_runner.config.hostfacts import (
     NOT_BY_THIS_USER,
     Absent,
     Daemon,
-    Entry,
     Facts,
     Link,
-    Names,
     Process,
-    SiteFacts,
 )
-from basestation_runner.config.load import load_sources
-from basestation_runner.config.probes import Unseen
 from basestation_runner.errors import RunnerError
-from basestation_runner.nss import Account, Group, LookupFailedError
-from basestation_runner.privexec import policy
-from basestation_runner.privexec.order import NotNowError, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from basestation_runner.config.findings import Finding
-    from basestation_runner.config.model import Config
-
-SITES = """\
-one:
-  watch_dir: /srv/one
-  runner_user: runner-one
-two:
-  watch_dir: /srv/two
-  runner_user: runner-two
-  groups: [science, extra]
-  jail_root: /srv
-  python_version: /usr/bin/python3
-  basestation_dir: /opt/scripts
-"""
-ONE, TWO = (Account(f"runner-{name}", uid, uid, "/", "/bin/sh") for name, uid in (("one", 10), ("two", 20)))
-WATCHER, HELPER = Account("w", 1, 1, "/", "/bin/sh"), Account("h", 2, 2, "/", "/bin/sh")
-HUNG = Unseen("does not answer within 10 s", is_fault=True)
-FAILED = Unseen("failed: Connection refused", is_fault=True)
-
-
-def directory(gid: int, inode: int, permissions: int = 0o2770) -> Entry:
-    return Entry(mode=stat.S_IFDIR | permissions, gid=gid, place=(8, inode), filesystem="ext4", may=True)
-
-
-FILE = Entry(mode=stat.S_IFREG | 0o755, gid=0, place=(8, 9), filesystem="ext4", may=True)
-SCRIPTS = dict.fromkeys(("Base.py", "BaseLogin.py", "GliderEarlyGPS.py"), FILE)
-NAMES_ONE = Names(account=ONE, has=frozenset({10}), requested=(10,), labels={10: "runner-one"})
-NAMES_TWO = Names(
-    account=TWO, has=frozenset({20, 30, 40}), requested=(30, 40), labels={20: "runner-two", 30: "science"}
+from tests.unit.config.facts import (
+    FAILED,
+    FILE,
+    GOOD,
+    HELPER,
+    HUNG,
+    NAMES_TWO,
+    ONE,
+    SITES,
+    directory,
+    found,
+    host,
+    names,
+    rundir,
+    scripts,
+    site,
 )
-GOOD = Facts(
-    watcher=Daemon(name="w", account=WATCHER, groups=frozenset({1, 10, 30})),
-    helper=Daemon(name="h", account=HELPER, groups=frozenset({1, 2})),
-    watchers=(Process(100, frozenset({1, 10, 30})),),
-    limits={"max_user_watches": 8192, "max_user_instances": 128},
-    files={"/etc/sites.yaml": None},
-    sites={
-        "one": SiteFacts(names=NAMES_ONE, rundir=directory(10, 1), jail=None, interpreter=FILE, scripts=SCRIPTS),
-        "two": SiteFacts(
-            names=NAMES_TWO, rundir=directory(30, 2), jail=directory(0, 3), interpreter=FILE, scripts=SCRIPTS
-        ),
-    },
-)
-
-
-def loaded(text: str) -> tuple[Document, Config]:
-    source = Source("s.yaml", text.encode())
-    return parse(source), load_sources(source, None)
-
-
-def found(facts: Facts, sites: str = SITES) -> list[Finding]:
-    return list(judge(*loaded(sites), facts))
-
-
-def host(**changes: Any) -> Facts:  # noqa: ANN401 - any fact
-    return evolve(GOOD, **changes)
-
-
-def site(name: str, **changes: Any) -> Facts:  # noqa: ANN401 - any fact
-    return evolve(GOOD, sites={**GOOD.sites, name: evolve(GOOD.sites[name], **changes)})
-
-
-def rundir(**changes: Any) -> Facts:  # noqa: ANN401 - any fact
-    return site("one", rundir=evolve(directory(10, 1), **changes))
-
-
-def names(name: str, **changes: Any) -> Facts:  # noqa: ANN401 - any fact
-    return site(name, names=evolve(NAMES_ONE if name == "one" else NAMES_TWO, **changes))
-
-
-def scripts(**changes: Any) -> Facts:  # noqa: ANN401 - any fact
-    return site("two", scripts={**SCRIPTS, **{f"{name}.py": seen for name, seen in changes.items()}})
 
 
 def test_a_host_in_good_order_gives_nothing_but_what_may_be_meant_so() -> None:
@@ -448,150 +371,3 @@ def test_a_site_that_will_not_be_served_is_told_of() -> None:
 
 def test_a_site_without_groups_withholds_none() -> None:
     assert not found(names("one", has=frozenset({10, 11}), requested=(10, 11)))[1:]
-
-
-# The same decisions as the helper's
-
-IDS = st.integers(0, 5)
-ODD_IDS = IDS | st.just(2**32 - 1)
-GROUP_NAMES = ("root-like", "staff", "gone", "silent")
-
-
-@frozen
-class NameService:
-    """A small name service: what is called `silent` is not answered, what is not in it is absent."""
-
-    accounts: dict[str, Account | None]
-    groups: dict[str, int]
-    members: frozenset[int]
-
-    def account(self, name: str) -> Account | None:
-        found = self.accounts[name]
-        if found is not None and found.name == "silent":
-            raise LookupFailedError(name)
-        return found
-
-    def account_by_uid(self, _: int) -> Account | None:
-        return self.accounts["h"]
-
-    def group(self, name: str) -> Group | None:
-        if name == "silent":
-            raise LookupFailedError(name)
-        return Group(name, self.groups[name]) if name in self.groups else None
-
-    def group_by_gid(self, gid: int) -> Group | None:
-        return next((Group(name, number) for name, number in self.groups.items() if number == gid), None)
-
-    def groups_of(self, who: Account) -> frozenset[int]:
-        return self.members | {who.gid}
-
-
-def patched(service: NameService) -> ExitStack:
-    stack = ExitStack()
-    for name in ("account", "account_by_uid", "group", "group_by_gid", "groups_of"):
-        stack.enter_context(patch.object(nss, name, getattr(service, name)))
-    return stack
-
-
-def account(name: str, ids: st.SearchStrategy[int] = IDS) -> st.SearchStrategy[Account]:
-    return st.builds(Account, st.just(name), ids, ids, st.just("/"), st.just("/bin/sh"))
-
-
-def refused_by_the_helper(config: Config) -> bool:
-    who = policy.caller(changes=True, watcher_user="w")
-    try:
-        policy.resolve(config.sites["a"], who)
-    except (RefusedError, NotNowError):
-        return True
-    return False
-
-
-def sites_of(groups: Iterable[object] | None) -> str:
-    text = "a:\n  watch_dir: /srv/a\n  runner_user: r\n"
-    return text if groups is None else f"{text}  groups: [{', '.join(map(str, groups))}]\n"
-
-
-SERVICES = st.builds(
-    NameService,
-    st.fixed_dictionaries(
-        {"r": st.none() | account("r", ODD_IDS) | account("silent"), "w": account("w"), "h": account("h")},
-    ),
-    st.dictionaries(st.sampled_from(GROUP_NAMES[:2]), IDS),
-    st.frozensets(IDS),
-)
-
-
-@given(SERVICES, st.none() | st.lists(st.sampled_from(GROUP_NAMES) | st.integers(1, 5), min_size=1, max_size=4))
-def test_a_site_is_at_fault_exactly_if_the_helper_would_not_run_its_jobs(
-    service: NameService, groups: list[object] | None
-) -> None:
-    document, config = loaded(sites_of(groups))
-    with patched(service):
-        names = hostfacts._names(config.sites["a"])
-        is_refused = refused_by_the_helper(config)
-    facts = host(
-        watcher=Daemon(name="w", account=service.accounts["w"], groups=frozenset(range(6))),
-        helper=Daemon(name="h", account=service.accounts["h"], groups=frozenset(range(6))),
-        watchers=(),
-        sites={"a": evolve(GOOD.sites["one"], names=names)},
-    )
-    findings = list(judge(document, config, facts))
-    assert any(finding.level == "fault" for finding in findings) == is_refused
-    assert all(finding.line is not None for finding in findings)
-
-
-SEEN = st.sampled_from([Absent("/"), HUNG, NOT_BY_THIS_USER, FAILED]) | st.builds(
-    Entry,
-    mode=st.sampled_from([stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK, stat.S_IFIFO]).flatmap(
-        lambda kind: st.integers(0, 0o7777).map(lambda permissions: kind | permissions)
-    ),
-    gid=IDS,
-    place=st.tuples(IDS, IDS),
-    filesystem=st.sampled_from(["", "ext4", "fuse.sshfs"]),
-    is_read_only=st.booleans(),
-    links=st.lists(st.builds(Link, st.sampled_from(["/srv", "/srv/a"]), st.text(), st.booleans())).map(tuple),
-    may=st.none() | st.booleans() | st.just(NOT_BY_THIS_USER),
-)
-DAEMON = st.builds(
-    Daemon,
-    name=st.just("d"),
-    account=st.none() | account("d") | st.just(FAILED),
-    groups=st.frozensets(IDS),
-)
-
-
-@given(
-    st.none() | st.just(HUNG),
-    st.fixed_dictionaries(
-        {
-            "rundir": SEEN,
-            "jail": SEEN,
-            "interpreter": SEEN,
-            "scripts": st.sampled_from([Absent("/"), HUNG]) | st.fixed_dictionaries({"Base.py": SEEN}),
-        }
-    ),
-    st.fixed_dictionaries(
-        {
-            "watcher": DAEMON,
-            "helper": DAEMON,
-            "watchers": st.just(HUNG) | st.lists(st.builds(Process, IDS, st.frozensets(IDS))).map(tuple),
-            "limits": st.dictionaries(st.sampled_from(["max_user_watches", "max_user_instances"]), IDS),
-        }
-    ),
-    IDS,
-)
-def test_any_facts_give_findings_that_stand_in_the_file_or_are_about_the_host(
-    names: Unseen | None, of_site: dict[str, Any], of_host: dict[str, Any], uid: int
-) -> None:
-    given_names = names or evolve(NAMES_ONE, account=evolve(ONE, uid=uid))
-    text = sites_of(None) + "  jail_root: /srv\n"
-    facts = host(**of_host, sites={"a": SiteFacts(names=given_names, **of_site)})
-    lines = text.splitlines()
-    for finding in found(facts, text):
-        assert str(finding).isprintable()
-        if finding.file == "s.yaml":
-            assert finding.line
-            assert 1 <= finding.line <= len(lines)
-            assert finding.column
-        else:
-            assert (finding.file, finding.line) == (None, None)
