@@ -81,7 +81,7 @@ def _daemon(daemon: Daemon, whose: str, option: str, level: Level) -> Iterator[F
 def _limits(limits: Mapping[str, int], sites: int) -> Iterator[Finding]:
     for name, least, good in (
         ("max_user_watches", sites, _WATCHES_A_SITE * sites),
-        ("max_user_instances", 1, 1),
+        ("max_user_instances", 1, sites + 1),
     ):
         if name in limits and limits[name] < good:
             sysctl = f"fs.inotify.{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ def run(options: WatchOptions) -> int:
     refuse_privilege()
     notifier = Notifier()
     os.umask(UMASK)
+    _raise_descriptor_limit()
     log_file = logs.configure(
         name=proctitle.WATCHER, path=options.base_log, fmt=options.log_format, debug=options.debug
     )
@@ -51,6 +53,12 @@ def refuse_privilege() -> None:
             "runner watch must have no capabilities",
             hint="start it without AmbientCapabilities and file capabilities; only runner privexec needs them",
         )
+
+
+def _raise_descriptor_limit() -> None:
+    """Take what the unit allows: each site has its own inotify instance, and a hung one holds what it has open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_file: LogFile) -> None:

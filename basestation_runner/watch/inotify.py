@@ -1,5 +1,5 @@
-"""One inotify instance for the whole daemon, read on the event loop. Says what happened to a watched directory, by its
-watch descriptor; knows no site.
+"""An inotify instance, read on the event loop. Says what happened to a watched directory, by its watch descriptor;
+knows no site. Each site has one of its own: the kernel's queue is bounded, and who makes it overflow loses no other's.
 
 Of pyinotify it takes the system calls and constants: its WatchManager looks at each path again, which can hang, and its
 Notifier loses a whole batch of events when one name in it is not UTF-8, and drops queue overflows.
@@ -42,6 +42,9 @@ FILE: Final = CLOSE_WRITE | pyinotify.IN_ATTRIB | pyinotify.IN_DELETE_SELF | pyi
 
 _EVENT: Final = struct.Struct("iIII")
 _READ: Final = 1 << 16
+_LONGEST_EVENT: Final = _EVENT.size + 256
+_BREATH: Final = 0.02
+"""Seconds between two full buffers: who makes events without end must not have the loop for himself."""
 
 
 class Watches:
@@ -53,19 +56,22 @@ class Watches:
         *,
         on_overflow: Callable[[], None],
         on_unclaimed: Callable[[], None],
+        calls: pyinotify.INotifyWrapper | None = None,
     ) -> None:
         """Start reading. `on_overflow`: events were lost; `on_unclaimed`: one came before its watch had a subscriber.
 
-        Raises RunnerError when there can be no further inotify instance.
+        `calls` are another instance's: they cost a process to find. Raises RunnerError when there can be no further
+        inotify instance.
         """
         self._loop = loop
         self._on_overflow = on_overflow
         self._on_unclaimed = on_unclaimed
         self._subscribers: dict[int, list[Callable[[int, str], None]]] = {}
-        self._calls = pyinotify.INotifyWrapper.create()
-        self._fd = self._calls.inotify_init()
+        self._breath: asyncio.TimerHandle | None = None
+        self.calls = calls or pyinotify.INotifyWrapper.create()
+        self._fd = self.calls.inotify_init()
         if self._fd < 0:
-            number = self._calls.get_errno()
+            number = self.calls.get_errno()
             raise RunnerError(
                 f"inotify cannot be used: {os.strerror(number)}",
                 hint="raise the sysctl fs.inotify.max_user_instances" if number == errno.EMFILE else None,
@@ -77,6 +83,8 @@ class Watches:
     def close(self) -> None:
         """Stop reading and forget all watches."""
         self._loop.remove_reader(self._fd)
+        if self._breath is not None:
+            self._breath.cancel()
         os.close(self._fd)
         self._fd = -1  # a task that hangs may still ask for a watch
         self._subscribers.clear()
@@ -87,10 +95,10 @@ class Watches:
         Two watches on one file are one, with both masks. Raises OSError; ENOSPC's text names the sysctl to raise.
         """
         path = f"/proc/self/fd/{descriptor}"  # the open file itself, whatever has become of its name
-        watch = self._calls.inotify_add_watch(self._fd, path, mask | pyinotify.IN_MASK_ADD)
+        watch = self.calls.inotify_add_watch(self._fd, path, mask | pyinotify.IN_MASK_ADD)
         if watch >= 0:
             return watch
-        number = self._calls.get_errno()
+        number = self.calls.get_errno()
         if number == errno.ENOSPC:
             raise OSError(number, "no inotify watch is left: raise the sysctl fs.inotify.max_user_watches")
         raise OSError(number, os.strerror(number))
@@ -110,13 +118,16 @@ class Watches:
         """Remove a watch unless somebody subscribes to it."""
         if not self._subscribers.get(watch):
             self._subscribers.pop(watch, None)
-            self._calls.inotify_rm_watch(self._fd, watch)
+            self.calls.inotify_rm_watch(self._fd, watch)
 
     def _read(self) -> None:
         try:
             data = os.read(self._fd, _READ)
         except BlockingIOError:
             return
+        if len(data) > _READ - _LONGEST_EVENT:  # there is more
+            self._loop.remove_reader(self._fd)
+            self._breath = self._loop.call_later(_BREATH, self._go_on)
         offset = 0
         while offset < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, offset)
@@ -124,6 +135,9 @@ class Watches:
             name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
             offset += length
             self._tell(watch, mask, name)
+
+    def _go_on(self) -> None:
+        self._loop.add_reader(self._fd, self._read)
 
     def _tell(self, watch: int, mask: int, name: str) -> None:
         if mask & pyinotify.IN_Q_OVERFLOW:

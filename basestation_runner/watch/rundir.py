@@ -94,7 +94,7 @@ class Rundir:
         self.site = site
         self.uid = -1  # the runner account's; as of the last `find`
         self.gid = -1  # the site's group
-        self._watches = watches
+        self.watches = watches
 
     def find(self, get_on: GetOn) -> Place | Missing:
         """Look up where it is, and the site's account. Raises NotReadyError, nss.LookupFailedError or OSError."""
@@ -120,7 +120,7 @@ class Rundir:
                         return self._locked(rundir, holder)
             kind = filesystems.kind(rundir)
             silent = kind if filesystems.may_be_silent(kind) else None
-            return Armed(self._watches.add(rundir, inotify.RUNDIR), lock_fault, silent)
+            return Armed(self.watches.add(rundir, inotify.RUNDIR), lock_fault, silent)
 
     def check(self, place: Place) -> None:
         """See whether all is as `arm` left it. Raises MovedError if it is not, or OSError."""
@@ -179,7 +179,7 @@ class Rundir:
         except OSError:
             return Missing(reason)
         try:
-            watch = self._watches.add(parent, inotify.PARENT)
+            watch = self.watches.add(parent, inotify.PARENT)
         except PermissionError:  # a directory that must not be listed cannot be watched
             return Missing(reason)
         finally:
@@ -193,7 +193,7 @@ class Rundir:
     def _locked(self, rundir: int, holder: lockfile.Holder) -> Locked:
         """Watch a foreign lock. Raises MovedError when it has gone or changed meanwhile."""
         try:
-            watch = self._watches.add(holder.descriptor, inotify.FILE)
+            watch = self.watches.add(holder.descriptor, inotify.FILE)
             present = os.stat(lockfile.NAME, dir_fd=rundir, follow_symlinks=False)
             if present.st_ino != os.fstat(holder.descriptor).st_ino:
                 raise MovedError

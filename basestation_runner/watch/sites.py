@@ -41,6 +41,12 @@ class Sites:
         """Begin to look at all sites."""
         for site in self:
             site.start()
+        if sharing := sum(site.watches is self._shared.watches for site in self):
+            self._shared.log.warning(
+                "no inotify instance is left for some sites: one with very many events can delay the others",
+                sites=sharing,
+                hint="raise the sysctl fs.inotify.max_user_instances",
+            )
         if not self._sites:
             self.decided.set()
 
@@ -84,6 +90,8 @@ class Sites:
         commit()  # asks for the acknowledgement of what was just accepted
         await self._all(until, SiteWatch.release)
         commit()
+        for site in self:
+            site.close()
 
     async def _all(self, until: float, ask: Callable[[SiteWatch], asyncio.Future[None] | None]) -> None:
         """Ask something of every site, and wait for what is asked until that time of the loop."""

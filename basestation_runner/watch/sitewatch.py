@@ -6,14 +6,17 @@ Finds the rundir, arms it, and begins again when it is lost; keeps what outlives
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from basestation_runner import nss
+from basestation_runner.errors import RunnerError
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch import inbox, inotify, lockfile
 from basestation_runner.watch.inbox import Inbox
 from basestation_runner.watch.inhand import InHand
+from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.rundir import Armed, Locked, Missing, MovedError, NotReadyError, Rundir
 from basestation_runner.watch.watching import Watching
 
@@ -46,7 +49,8 @@ class SiteWatch:
         self.shared = shared
         self.log = shared.log.bind(site=site.name)
         self.reason: str | None = NOT_YET
-        self.rundir = Rundir(site, shared.watches)
+        self.watches = shared.watches
+        self.rundir = Rundir(site, self.watches)
         self.inbox = Inbox(self.rundir, choose)
         self.in_hand = InHand(shared.ledger.intake(site.name))
         self.remarks: dict[str, str] = {}
@@ -54,6 +58,7 @@ class SiteWatch:
         self._was_active = shared.ledger.was_active(site.name)
         self._stale_before: float | None = None
         self._stale_left: tuple[str, ...] = ()
+        self._overflows = Repeats(shared.loop.call_later)
         self._rejections = Repeats(shared.loop.call_later, most=MOST_REJECTIONS_LOGGED)
         self._sites = sites
         self._watching: Watching | None = None
@@ -71,10 +76,30 @@ class SiteWatch:
 
     def start(self) -> None:
         """Look for the rundir."""
+        with suppress(RunnerError):  # no instance is left: it shares one
+            self.watches = self.rundir.watches = Watches(
+                self.shared.loop,
+                on_overflow=self._on_overflow,
+                on_unclaimed=self.look_again_after_finding,
+                calls=self.watches.calls,
+            )
         if self.site.not_supported is None:
             self._find()
         else:
             self._pend(self.site.not_supported)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        if self.watches is not self.shared.watches:
+            self.watches.close()
+
+    def _on_overflow(self) -> None:
+        self._overflows.say(
+            "overflow",
+            lambda: self.log.warning("inotify queue overflow: the rundir is scanned"),
+            lambda times: self.log.warning("inotify queue overflows", times=times),
+        )
+        self.doubt()
 
     def doubt(self) -> None:
         """Events may have been missed."""
@@ -299,12 +324,12 @@ class SiteWatch:
         if watch != self._hint:
             self._drop_hint()
             self._hint = watch
-            self.shared.watches.subscribe(watch, self._on_hint)
+            self.watches.subscribe(watch, self._on_hint)
         self._hint_name = name
 
     def _drop_hint(self) -> None:
         if self._hint is not None:
-            self.shared.watches.unsubscribe(self._hint, self._on_hint)
+            self.watches.unsubscribe(self._hint, self._on_hint)
             self._hint = None
 
     def _on_hint(self, mask: int, name: str) -> None:
@@ -323,7 +348,7 @@ class SiteWatch:
         """What hung has returned. Its result is dropped: whatever it did is found out by looking."""
         self._hung -= 1
         if isinstance(result, Armed | Locked | Missing) and result.watch is not None:
-            self.shared.watches.drop(result.watch)
+            self.watches.drop(result.watch)
         if self._watching is None:
             self._find_soon()
 

@@ -67,7 +67,7 @@ class Watching:
 
     def start(self) -> None:
         """Complete what was interrupted, then list what is there."""
-        self._owner.shared.watches.subscribe(self._watch, self._on_event)
+        self._owner.watches.subscribe(self._watch, self._on_event)
         self.acknowledge(self._owner.in_hand.in_directory(self.place.inode))
         self.scan()
         self._later("check", self._timing.recheck, self.check)
@@ -77,7 +77,7 @@ class Watching:
     def end(self) -> None:
         """The rundir is lost, or the watcher stops."""
         self._is_over = True
-        self._owner.shared.watches.unsubscribe(self._watch, self._on_event)
+        self._owner.watches.unsubscribe(self._watch, self._on_event)
         for timer in self._timers.values():
             timer.cancel()
 
@@ -132,9 +132,9 @@ class Watching:
     def _on_checked(self, _: None) -> None:
         self._is_checking = False
         self._later("check", self._timing.recheck, self.check)
-        if self._must_check:
+        if self._must_check:  # the lock may be changed without end
             self._must_check = False
-            self.check()
+            self._later("check", self._timing.pause, self.check)
 
     # Scanning
 

@@ -249,7 +249,7 @@ def test_a_real_queue_overflow_loses_nothing(process: Process) -> None:
         process.drop(f"{number}.run", number)
     process.process.send_signal(signal.SIGCONT)
     process.until(lambda: len(process.runs()) == 50)
-    assert process.count("inotify queue overflow: all rundirs are scanned") == 1
+    assert process.count("inotify queue overflow: the rundir is scanned") == 1
     process.until(lambda: process.left() == ["one"])
 
 

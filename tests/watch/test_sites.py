@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from basestation_runner import nss
-from basestation_runner.watch import inbox, watcher
+from basestation_runner.errors import RunnerError
+from basestation_runner.watch import inbox, sitewatch, watcher
 from basestation_runner.watch.inbox import Inbox
 from basestation_runner.watch.lockfile import NAME
 from basestation_runner.watch.rundir import Rundir
@@ -19,6 +21,7 @@ from basestation_runner.watch.rundir import Rundir
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from basestation_runner.watch.inotify import Watches
     from tests.watch.conftest import Bench
 
 
@@ -332,24 +335,38 @@ def test_a_look_up_that_fails_is_tried_again_and_keeps_the_request(bench: Bench)
 # Lost events
 
 
-def test_after_a_queue_overflow_everything_is_scanned(bench: Bench) -> None:
+@pytest.mark.parametrize("own", [True, False], ids=["of its own", "of all"])
+def test_after_an_overflow_of_its_queue_a_site_is_scanned(bench: Bench, *, own: bool) -> None:
+    """A site has a queue of its own, unless there are more sites than instances."""
     never_again(bench)
+    if not own:
+        bench.patch.setattr(sitewatch, "Watches", no_more_instances)
     rundir, missing = bench.site("alpha"), bench.site("beta", make=False)
     made = bench.start()
-    bench.on_loop(lambda: bench.loop.remove_reader(made.watches._fd))
+    queues = [site.watches for site in bench.sites_of_watcher] if own else [made.watches]
+    assert len(set(map(id, queues))) == len(queues)
+    for queue in queues:
+        bench.on_loop(partial(bench.loop.remove_reader, queue._fd))
     for number in range(100):
         bench.drop(rundir, f"{number}.run", n=number)
     missing.mkdir()
     bench.drop(missing, "beta.run")
-    bench.on_loop(lambda: os.read(made.watches._fd, 1 << 20))  # the events are lost
 
-    def overflow() -> None:
-        made.watches._tell(-1, 0x4000, "")  # IN_Q_OVERFLOW
-        bench.loop.add_reader(made.watches._fd, made.watches._read)
+    def overflow(queue: Watches) -> None:
+        os.read(queue._fd, 1 << 20)  # the events are lost
+        queue._tell(-1, 0x4000, "")  # IN_Q_OVERFLOW
+        bench.loop.add_reader(queue._fd, queue._read)
 
-    bench.on_loop(overflow)
+    for queue in queues:
+        bench.on_loop(partial(overflow, queue))
     bench.until(lambda: len(bench.events("job ended")) == 101)
     assert len(bench.helper.dispatched) == 101
+    told = bench.events("no inotify instance is left for some sites: one with very many events can delay the others")
+    assert [line["sites"] for line in told] == ([] if own else [2])
+
+
+def no_more_instances(*_: object, **__: object) -> Watches:
+    raise RunnerError("inotify cannot be used: Too many open files")
 
 
 def test_an_event_whose_name_is_not_utf8_loses_no_other_one(bench: Bench) -> None:

@@ -142,8 +142,8 @@ def test_an_event_before_anybody_subscribed_is_told_too(tmp_path: Path) -> None:
 )
 def test_a_watch_that_is_refused_says_why(tmp_path: Path, number: int, text: str) -> None:
     async def test(watches: Watches, heard: Heard) -> None:  # noqa: ARG001
-        watches._calls.inotify_add_watch = lambda *_: -1  # type: ignore[method-assign]
-        watches._calls.get_errno = lambda: number  # type: ignore[method-assign]
+        watches.calls.inotify_add_watch = lambda *_: -1  # type: ignore[method-assign]
+        watches.calls.get_errno = lambda: number  # type: ignore[method-assign]
         with pytest.raises(OSError, match=text):
             watch(watches, tmp_path)
 
@@ -176,3 +176,27 @@ def test_the_nearest_directory_and_the_name_that_should_appear_in_it(tmp_path: P
         assert Path(f"/proc/self/fd/{descriptor}").readlink() == nearest
         os.close(descriptor)
         assert found == name
+
+
+def test_events_without_end_leave_the_loop_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each full buffer there is a pause; and nothing is lost by that."""
+    monkeypatch.setattr(inotify, "_READ", 1024)
+    count = 300
+
+    async def test(watches: Watches, heard: Heard) -> None:
+        pauses: list[float] = []
+        real = watches._loop.call_later
+
+        def call_later(wait: float, *rest: Any) -> asyncio.TimerHandle:  # noqa: ANN401 - passed on
+            pauses.append(wait)
+            return real(wait, *rest)
+
+        monkeypatch.setattr(watches._loop, "call_later", call_later)
+        watches.subscribe(watch(watches, tmp_path), heard)
+        for number in range(count):
+            (tmp_path / f"{number}").touch()
+        await heard.until(lambda: len(heard.events) == count)
+        assert len(pauses) >= count * 32 // 1024 - 1
+        assert set(pauses) == {inotify._BREATH}
+
+    on_loop(test)
