@@ -8,7 +8,6 @@ from typing import ClassVar, Final
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_INTERNAL: Final = 70
 EXIT_TEMPORARY: Final = 75
 EXIT_INTERRUPTED: Final = 130

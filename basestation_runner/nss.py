@@ -101,12 +101,6 @@ def groups_of(who: Account) -> frozenset[int]:
     raise LookupFailedError(f"groups of account {who.name!r}: more than {_LARGEST_GROUPS}")
 
 
-def is_member(uid: int, gid: int) -> bool:
-    """Tell whether the account with number `uid` has `gid` in its group set. Raises LookupFailedError."""
-    who = account_by_uid(uid)
-    return who is not None and gid in groups_of(who)
-
-
 def _account(call: Callable[..., int], key: object, asked_for: str) -> Account | None:
     entry = _look_up(call, key, _Passwd(), asked_for)
     if entry is None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from basestation_runner.errors import printable
@@ -29,12 +28,8 @@ class Notifier:
         return self._watchdog
 
     def ready(self, status: str) -> None:
-        """Given what the daemon does now, say that it has started, or has loaded its configuration again."""
+        """Given what the daemon does now, say that it has started."""
         self._change("READY=1", status)
-
-    def reloading(self) -> None:
-        """Say that the configuration is being loaded again; `ready` ends it."""
-        self._change(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", "reloading")
 
     def stopping(self) -> None:
         """Say that the daemon is about to end."""

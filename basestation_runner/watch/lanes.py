@@ -49,11 +49,6 @@ class Lane:
     _tasks: deque[_Task] = Factory(deque)
     _is_busy: bool = False
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is running or waiting."""
-        return not self._is_busy and not self._tasks
-
     def submit(self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
         """Run `work` on a thread after everything submitted before, then `done` or `failed` on the loop.
 

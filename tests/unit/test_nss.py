@@ -144,13 +144,6 @@ def test_a_primary_group_that_has_no_entry_counts() -> None:
     assert nss.groups_of(someone(ABSENT_NAME, gid=ABSENT_NUMBER)) == {ABSENT_NUMBER}
 
 
-def test_a_member_is_whoever_has_the_group_as_primary_or_as_another() -> None:
-    who, groups = account_with_groups()
-    assert all(nss.is_member(who.uid, gid) for gid in groups)
-    assert not nss.is_member(who.uid, ABSENT_NUMBER)
-    assert not nss.is_member(ABSENT_NUMBER, who.gid)
-
-
 @pytest.mark.parametrize("asked_for", LOOK_UPS)
 @pytest.mark.parametrize("number", [errno.EIO, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT])
 def test_a_service_that_does_not_answer_is_no_absent_name(
@@ -219,9 +212,3 @@ def test_more_groups_than_any_kernel_takes_are_a_failed_look_up(stand_in: Callab
     stand_in(groups=range(200_000))
     with pytest.raises(LookupFailedError, match="somebody"):
         nss.groups_of(someone())
-
-
-def test_membership_is_not_known_when_the_service_does_not_answer(stand_in: Callable[..., StandIn]) -> None:
-    stand_in(errno.EIO)
-    with pytest.raises(LookupFailedError):
-        nss.is_member(1234, 100)
