@@ -1,4 +1,4 @@
-"""What one job was started with, frozen when it is started, and what may stop it from starting."""
+"""The dispatch record: what one job was started with, frozen when it is started, and what may stop that."""
 
 from dataclasses import dataclass
 from typing import Any
