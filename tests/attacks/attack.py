@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from basestation_runner.sandbox.process import Identity
 
@@ -16,8 +17,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from basestation_runner.nss import Account
+    from basestation_runner.sandbox import Installation
 
 _EXCHANGER: Final = Path(__file__).with_name("exchanger.py")
+
+
+ATTEMPT: Final = """
+import ctypes, json, os, signal, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def check(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+facts, attempts = json.loads(sys.argv[-1])
+results = {}
+for name, code in attempts.items():
+    try:
+        exec(code, {**globals(), **facts})
+        results[name] = "possible"
+    except PermissionError:
+        results[name] = "no"
+    except Exception as error:
+        results[name] = repr(error)
+print(json.dumps(results))
+"""
+"""A program that attempts what its last argument says, and tells for each attempt whether it was denied."""
 
 
 def rounds(usual: int) -> int:
@@ -51,3 +74,11 @@ def fingerprint(*trees: Path) -> str:
             whose = (facts.st_ino, facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink, facts.st_mtime_ns)
             found.update(repr((str(path), whose, content)).encode("utf-8", "surrogateescape"))
     return found.hexdigest()
+
+
+def attempts(
+    installation: Installation, account: Account, facts: dict[str, Any], wanted: dict[str, str]
+) -> dict[str, str]:
+    """Have an account attempt things; return for each "no" if it was denied."""
+    words = [installation.program.python, "-IS", "-c", ATTEMPT, json.dumps([facts, wanted])]
+    return dict(json.loads(installation.run_as(account, words)))
