@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml requirements/build.lock requirements/dev.lock | system-
 
 .PHONY: demo
 demo: setup ## run a throw-away runner with three sites, for instance ARGS=--json
-	$(BIN)/runner demo $(ARGS)
+	@$(BIN)/runner demo $(ARGS)
 
 .PHONY: test
 test: setup ## run the tests; as root also those that make accounts and drop privileges (ARGS for pytest)

@@ -14,6 +14,9 @@ VERSION: Final = 1
 MAX_FRAME: Final = 1 << 20
 """Bytes in the longest frame's object."""
 
+MOST_JOB_IDS: Final = 1000
+"""Ids in one request: one that names more would keep the helper from serving others."""
+
 _LENGTH: Final = struct.Struct(">I")
 
 Message = dict[str, Any]
@@ -93,7 +96,7 @@ def is_job_id(value: object) -> bool:
 
 
 def _is_job_ids(value: object) -> bool:
-    return isinstance(value, list) and all(is_job_id(item) for item in value)
+    return isinstance(value, list) and len(value) <= MOST_JOB_IDS and all(is_job_id(item) for item in value)
 
 
 REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {

@@ -3,6 +3,7 @@
 Failing to throttle never stops a job: whatever goes wrong here becomes a warning, and the job runs.
 """
 
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -89,7 +90,7 @@ class Cgroups:
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
-            return [f"its cgroup cannot be made: {error.strerror}"]
+            return [f"{path} cannot be made: {error.strerror}"]
         group = _cgroup(path)
         warnings += _enable(path)
         quota = site.cpu_quota_pct
@@ -122,6 +123,13 @@ class Cgroups:
         )
         warnings += _set(_cgroup(path), limits)
         return os.path.join(path, "cgroup.procs"), warnings
+
+    def leaves(self) -> Iterator[tuple[str, str]]:
+        """Return site and job of every job's cgroup that there is."""
+        if self._root is not None:
+            for path in glob.iglob(f"{glob.escape(self._root)}/site-*/job-*"):
+                above, _, leaf = path.rpartition("/job-")
+                yield above.rpartition("/site-")[2], leaf
 
     def memory_peak(self, site_name: str, job_id: str) -> int | None:
         """Return the most memory in bytes that the job's processes had together, None where that is not known."""

@@ -33,6 +33,7 @@ _STDERR: Final = 2
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
 _ACCOUNT_INTERVAL: Final = 5.0  # seconds; a name service gives no event to wait for
 _ROTATION_INTERVAL: Final = 60.0  # seconds
+_SWEEP_INTERVAL: Final = 600.0  # seconds
 _PRUNING_AFTER: Final = 3600.0  # seconds in which a watcher has come and asked for all that it knows
 _PRUNING_INTERVAL: Final = 24 * 3600.0  # seconds
 
@@ -75,12 +76,18 @@ def run(options: HelperOptions) -> int:
 
     _repeat(events, notifier.watchdog_interval, alive)
     _repeat(events, _ROTATION_INTERVAL, log_file.reopen_if_rotated)
+    _repeat(events, _SWEEP_INTERVAL, table.sweep_cgroups)
     events.call_later(_PRUNING_AFTER, lambda: _repeat(events, _PRUNING_INTERVAL, table.prune))
     # What is there now lives for ever; keepers share it, and a collection in them would copy it.
     gc.collect()
     gc.freeze()
-    mode = "CAP_SETUID and CAP_SETGID" if changes else "single-account mode"
-    log.info("helper ready", sites=len(config.sites), socket=str(options.priv_exec_socket), mode=mode)
+    log.info(
+        "helper ready",
+        sites=len(config.sites),
+        socket=str(options.priv_exec_socket),
+        watcher=options.watcher_user or "the helper's own account",
+        mode="CAP_SETUID and CAP_SETGID" if changes else "single-account mode",
+    )
     notifier.ready(status())
     events.run()
 

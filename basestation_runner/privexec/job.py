@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
 from basestation_runner import nss
-from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath, path_of
+from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath
 from basestation_runner.privexec import identity
 from basestation_runner.privexec.identity import DropError, Identity
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
@@ -31,6 +31,7 @@ _PASSING: Final = frozenset(
 
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _LANG: Final = "C.UTF-8"
+_NO_HOME: Final = "/nonexistent"
 _SHOWN: Final = 500
 """Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
 
@@ -70,18 +71,19 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
     roots = (site.jail_root,) if order.jailed and site.jail_root else site.roots
     with _about("the site's tree"):
         tree = Tree(roots, jailed=order.jailed)
+    # Whoever reads a reason on the host must not look for the path there.
+    inside = f" inside the jail {site.jail_root}" if order.jailed else ""
     # First, so that every later reason can be written where the request's owner looks for it.
-    with _about(f"the log {order.log_file}"):
+    with _about(f"the log {order.log_file}{inside}"):
         log, readable = tree.open_log(order.log_file, gid)
     opened = {"readable": readable, "start": os.fstat(log).st_size}
     socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
-    with _about(f"the mission directory {order.mission_dir}"):
-        mission = tree.open_directory(order.mission_dir)
-        os.fchdir(mission)
-    with _about(f"the home directory {order.home}"):
+    with _about(f"the mission directory {order.mission_dir}{inside}"):
+        os.fchdir(tree.open_directory(order.mission_dir))
+    with _about(f"the home directory {order.home}{inside}"):
         os.close(tree.open_directory(order.home))
     argv = [*_program(order), *_translated(order, tree), *order.appended_args]
-    environment, warnings = _environment(order, account, path_of(mission), cache_dir)
+    environment, warnings = _environment(order, account, cache_dir)
     _tell(keeper, warnings=warnings)
     _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -121,19 +123,23 @@ def _translated(order: Order, tree: Tree) -> Iterator[str]:
             yield word
 
 
-def _environment(
-    order: Order, account: nss.Account, mission_dir: str, cache_dir: str
-) -> tuple[Mapping[str, str], list[str]]:
+def _environment(order: Order, account: nss.Account, cache_dir: str) -> tuple[Mapping[str, str], list[str]]:
     """Return the job's whole environment, made from nothing, and warnings."""
-    cache, warnings = _cache(account, cache_dir)
+    cache = _cache(account, cache_dir)
+    warnings = []
+    if cache is None:
+        warnings.append(f"{cache_dir}/{account.name} is not {account.name}'s own: MPLCONFIGDIR stays unset")
+    homes = [home for home in (account.home, cache) if home is not None and _is_private(account, home)]
     return {
         "PATH": _PATH,
-        "HOME": account.home if _owns_directory(account, account.home) else mission_dir,
+        # Never the mission directory: programs read code and commands from their home (Python its user site), and
+        # whoever can write there would run them as the site before the listed script.
+        "HOME": homes[0] if homes else _NO_HOME,
         "USER": account.name,
         "LOGNAME": account.name,
         "SHELL": account.shell or "/bin/sh",
         "LANG": _LANG,
-        **cache,
+        **({} if cache is None else {"MPLCONFIGDIR": f"{cache}/matplotlib"}),
         **dict(order.application.env),
         **dict(order.site.env),
         "RUNNER_SITE": order.site.name,
@@ -141,20 +147,20 @@ def _environment(
     }, warnings
 
 
-def _cache(account: nss.Account, cache_dir: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that point into the account's own cache directory, if it has one that is its own."""
+def _cache(account: nss.Account, cache_dir: str) -> str | None:
+    """Return the account's own cache directory, made if need be; None if that is not its own."""
     path = f"{cache_dir}/{account.name}"
     with suppress(OSError):
         os.mkdir(path, 0o700)
-    if not _owns_directory(account, path):
-        return {}, [f"{path} is not a directory of {account.name}: MPLCONFIGDIR stays unset"]
-    return {"MPLCONFIGDIR": f"{path}/matplotlib"}, []
+    return path if _is_private(account, path) else None
 
 
-def _owns_directory(account: nss.Account, path: str) -> bool:
+def _is_private(account: nss.Account, path: str) -> bool:
+    """Tell whether a directory is the account's, and nobody else can write in it."""
     with suppress(OSError):
         facts = os.lstat(path)
-        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == account.uid
+        others_write = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == account.uid and not others_write
     return False
 
 

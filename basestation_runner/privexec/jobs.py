@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from signal import SIGALRM
+from signal import SIGALRM, SIGKILL
 from typing import Any, Final, Literal
 
 import structlog
@@ -20,6 +20,7 @@ from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
 _DESCRIPTORS_A_JOB: Final = 2  # a pidfd and its report
 _SPARE_DESCRIPTORS: Final = 128
+_MOST_KEEPERS: Final = 4096
 _EMPTY_INTERVAL: Final = 0.2  # seconds between looks at the cgroup of a job that was killed; they die at once
 
 log = structlog.get_logger()
@@ -59,9 +60,8 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._warned: set[tuple[str, str]] = set()
         self._waited_for = 0
-        self._most_waited_for = (
-            resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS
-        ) // _DESCRIPTORS_A_JOB
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_waited_for = min(_MOST_KEEPERS, (descriptors - _SPARE_DESCRIPTORS) // _DESCRIPTORS_A_JOB)
 
     @property
     def alive(self) -> int:
@@ -73,7 +73,7 @@ class Jobs:
         for job_id in self._post.claims.take_over():
             self._adopt(job_id)
         if self._jobs:
-            log.info("jobs adopted", running=self.alive, known=len(self._jobs))
+            log.info("jobs adopted", running=self.alive, ended_meanwhile=len(self._jobs) - self.alive)
 
     def _adopt(self, job_id: str, subscriber: Subscriber | None = None) -> None:
         """Take over a job that has been claimed for an earlier helper. Does nothing when its claim is gone by now."""
@@ -151,25 +151,24 @@ class Jobs:
         """
         self.settle([job_id for job_id in self._jobs if self._post.claims.is_old(job_id)])
 
+    def sweep_cgroups(self) -> None:
+        """Remove the cgroups of jobs that are forgotten; something of a job may have lived on in one until now."""
+        for site, job_id in self._post.cgroups.leaves():
+            if job_id not in self._jobs:
+                self._post.cgroups.remove_leaf(site, job_id)
+
     def _require_room(self) -> None:
         """Raise NotNowError when one more job could cost the helper the descriptors that it serves the others with."""
         if self._waited_for >= self._most_waited_for:
             raise NotNowError(f"the helper keeps {self._waited_for} jobs already")
 
     def _fork_keeper(self, order: Order, subscriber: Subscriber, asked_by: int) -> None:
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(reader, False)
         try:
-            pid = os.fork()
+            pid, pidfd, report = self._fork(order)
         except OSError as error:
-            os.close(reader)
-            os.close(writer)
             reason = f"the keeper cannot be forked: {error.strerror}"
             _answer(subscriber, "temporary", order.job_id, reason=reason, absent=False)
             return
-        if pid == 0:
-            keeper.main(order, self._post, writer)
-        os.close(writer)
         job = Job(
             order.job_id,
             order.site.name,
@@ -178,12 +177,31 @@ class Jobs:
             asked_by,
             subscriber,
             keeper_pid=pid,
-            report=reader,
+            report=report,
         )
         self._jobs[order.job_id] = job
-        self._loop.watch(reader, lambda _: self._take_report(job))
-        # It cannot be another process's: nobody else reaps our children.
-        self._wait_for_keeper(job, os.pidfd_open(pid))
+        self._loop.watch(report, lambda _: self._take_report(job))
+        self._wait_for_keeper(job, pidfd)
+
+    def _fork(self, order: Order) -> tuple[int, int, int]:
+        """Fork a keeper; return its pid, its pidfd and the descriptor of its reports. Raises OSError."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            os.set_blocking(reader, False)
+            pid = os.fork()
+            if pid == 0:
+                keeper.main(order, self._post, writer)
+            try:
+                return pid, os.pidfd_open(pid), reader  # it cannot be another process's: only we reap our children
+            except OSError:
+                os.kill(pid, SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
 
     def _wait_for_keeper(self, job: Job, pidfd: int) -> None:
         self._waited_for += 1
@@ -306,8 +324,9 @@ class Jobs:
 
     def _ended(self, job: Job, record: Mapping[str, Any]) -> None:
         job.state, job.record = "ended", record
-        outcome = {name: record.get(name) for name in ("exit_code", "signal", "started_at", "ended_at")}
-        log.info("job ended", site=job.site, job_id=job.job_id, **outcome)
+        outcome = {name: record[name] for name in ("exit_code", "signal") if record.get(name) is not None}
+        seconds = round(record["ended_at"] - record["started_at"], 3)
+        log.info("job ended", site=job.site, job_id=job.job_id, script=record["script"], **outcome, seconds=seconds)
         self._tell(job)
 
     def _tell(self, job: Job) -> None:

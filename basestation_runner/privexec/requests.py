@@ -33,6 +33,7 @@ class Requests:
         self._config = config
         self._jobs = jobs
         self._loop = events
+        self._told: set[str] = set()  # jobs whose end a legacy watcher has heard
         self._actions: Final[Mapping[str, Action]] = {
             "hello": self._hello,
             "dispatch": self._dispatch,
@@ -93,9 +94,17 @@ class Requests:
         else:
             connection.send({"ok": True, "done": True, "returncode": _returncode(job.record if job else None)})
             if job is not None:
-                job_id = job.job_id
-                self._loop.call_later(_LEGACY_KEPT_SECONDS, lambda: self._jobs.settle([job_id]))
+                self._settle_later(job.job_id)
         connection.close()
+
+    def _settle_later(self, job_id: str) -> None:
+        def settle() -> None:
+            self._told.discard(job_id)
+            self._jobs.settle([job_id])
+
+        if job_id not in self._told:
+            self._told.add(job_id)
+            self._loop.call_later(_LEGACY_KEPT_SECONDS, settle)
 
 
 def _returncode(record: Mapping[str, Any] | None) -> int:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -19,7 +20,8 @@ from basestation_runner.privexec import loop
 from basestation_runner.privexec.loop import Loop
 
 _MOST_CONNECTIONS: Final = 32
-_MOST_UNSENT: Final = 16 << 20
+_MOST_UNSENT: Final = 64 << 20
+_PAUSE_UNSENT: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _PEER: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
@@ -36,6 +38,7 @@ class Connection:
         self._server = server
         self._link = link
         self._decoder = protocol.FrameDecoder()
+        self._received: deque[protocol.Message] = deque()
         self._unsent = bytearray()
         self._watched = loop.READ
 
@@ -63,6 +66,7 @@ class Connection:
         """Go on after the loop found the socket readable or writable."""
         if events & loop.WRITE:
             self._flush()
+            self._go_on()
         if events & loop.READ and self.is_open:
             self._read()
 
@@ -78,11 +82,24 @@ class Connection:
             self.close()
             return
         try:
-            for message in self._decoder.feed(data):
-                self._server.handle(self, message)
+            self._received += self._decoder.feed(data)
         except protocol.ProtocolError as error:
-            self.send({"ok": False, "error": str(error)})
-            self.close(str(error))
+            self._refuse(error)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer what has been received, as long as the client takes its answers: many are due to one inquiry."""
+        try:
+            while self._received and self.is_open and len(self._unsent) < _PAUSE_UNSENT:
+                self._server.handle(self, self._received.popleft())
+        except protocol.ProtocolError as error:
+            self._refuse(error)
+        self._watch()
+
+    def _refuse(self, error: protocol.ProtocolError) -> None:
+        self.send({"ok": False, "error": str(error)})
+        self.close(str(error))
 
     def _flush(self) -> None:
         try:
@@ -93,8 +110,12 @@ class Connection:
             self.close(str(error))
             return
         del self._unsent[:sent]
-        wanted = loop.READ | loop.WRITE if self._unsent else loop.READ
-        if wanted != self._watched:
+        self._watch()
+
+    def _watch(self) -> None:
+        """Wait for room while answers are unsent, and for requests unless some are still to be answered."""
+        wanted = (0 if self._received else loop.READ) | (loop.WRITE if self._unsent else 0) or loop.READ
+        if self.is_open and wanted != self._watched:
             self._watched = wanted
             self._server.watch(self, self._link, wanted)
 

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -99,6 +100,15 @@ class Client:
 
     def send_bytes(self, data: bytes) -> None:
         self._link.sendall(data)
+
+    def send_until_full(self, data: bytes) -> int:
+        """Send as much as the helper takes, until it has taken nothing for a while; return how much that was."""
+        sent = 0
+        self._link.settimeout(0.5)
+        with suppress(TimeoutError):
+            while sent < len(data):
+                sent += self._link.send(data[sent:])
+        return sent
 
     def next(self) -> Message:
         """Return the next message that nobody has taken. Raises EOFError when the helper has closed the connection."""

@@ -137,7 +137,7 @@ def test_no_link_leads_out_of_a_jail(station: Station, jailed: Site, target: str
     mission = station.mission(jailed)
     inside = jailed.seen(link(jailed, mission / "out", target))
     reason = station.refusal(station.order(jailed, mission, "do.py", SHOW_ARGUMENTS, mission_dir=inside))
-    assert reason == f"the mission directory {inside}: No such file or directory"
+    assert reason == f"the mission directory {inside} inside the jail {jailed.jail}: No such file or directory"
     assert jailed.jail is not None
     etc = own(jailed, jailed.jail / "etc")
     try:
@@ -154,7 +154,8 @@ def test_no_dots_lead_out_of_a_jail(station: Station, jailed: Site) -> None:
     order = station.order(jailed, mission, "do.py", inside, mission_dir=inside, log_file=f"{inside}/job.log")
     assert seen_by_job(station, order) == (str(mission), [str(mission)])
     order = station.order(jailed, mission, "do.py", mission_dir=f"/home{up}/etc")
-    assert station.refusal(order) == f"the mission directory /home{up}/etc: No such file or directory"
+    reason = station.refusal(order)
+    assert reason == f"the mission directory /home{up}/etc inside the jail {jailed.jail}: No such file or directory"
 
 
 def test_a_jailed_log_behind_a_link_to_the_host_is_refused(station: Station, jailed: Site) -> None:
@@ -162,7 +163,8 @@ def test_a_jailed_log_behind_a_link_to_the_host_is_refused(station: Station, jai
     target = station.mission(site_of(station, "plain"), mode=0o777) / "job.log"
     link(jailed, mission / "job.log", target)
     reason = station.refusal(station.order(jailed, mission, "do.py", SHOW_ARGUMENTS))
-    assert reason == f"the log {jailed.seen(mission)}/job.log: it is a link that leads nowhere"
+    log = f"the log {jailed.seen(mission)}/job.log inside the jail {jailed.jail}"
+    assert reason == f"{log}: it is a link that leads nowhere"
     assert not target.exists()
 
 
@@ -318,14 +320,17 @@ def test_home_is_the_accounts_own_where_that_exists(station: Station) -> None:
     assert station.output(site, 'echo "$HOME"') == f"{home}\n"
 
 
-@pytest.mark.parametrize("kind", ["missing", "somebody else's", "a link", "a file"])
-def test_home_is_the_mission_directory_where_the_account_has_none_of_its_own(station: Station, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["missing", "somebody else's", "writable by others", "a link", "a file"])
+def test_home_is_never_a_directory_that_others_can_write(station: Station, kind: str) -> None:
+    """Programs run code from their home: a mission directory, where clients write, would be a way into the account."""
     site = site_of(station, "evicted" if kind != "a link" else "linked")
     home = homes(station) / ("evicted" if kind != "a link" else "linked")
     assert site.account is not None
     match kind:
         case "somebody else's":
             home.mkdir()
+        case "writable by others":
+            own(site, home).chmod(0o770)
         case "a link":
             link(site, home, own(site, home.with_name("real")))
         case "a file":
@@ -333,7 +338,7 @@ def test_home_is_the_mission_directory_where_the_account_has_none_of_its_own(sta
             os.chown(home, site.account.uid, site.account.gid)
     mission = station.mission(site)
     record = station.run(station.order(site, mission, "do.sh", 'echo "$HOME"'))
-    assert record["log_tail"] == f"{mission}\n"
+    assert record["log_tail"] == f"{station.installation.helper_cache / site.account.name}\n"
     if home.is_dir() and not home.is_symlink():
         home.rmdir()
     else:
@@ -363,11 +368,11 @@ def test_a_cache_that_is_somebody_elses_is_not_used_and_one_warning_says_so(stat
     os.chown(cache, intruder.uid, intruder.gid, follow_symlinks=False)
     try:
         for _ in range(2):
-            assert station.output(site, 'echo "${MPLCONFIGDIR-unset}"') == "unset\n"
+            assert station.output(site, 'echo "${MPLCONFIGDIR-unset} $HOME"') == "unset /nonexistent\n"
     finally:
         if kind == "directory":
             cache.rmdir()
         else:
             cache.unlink()
     (warning,) = station.warnings(site="squatted")
-    assert warning["event"] == f"{cache} is not a directory of runner-squatted: MPLCONFIGDIR stays unset"
+    assert warning["event"] == f"{cache} is not runner-squatted's own: MPLCONFIGDIR stays unset"

@@ -349,7 +349,7 @@ def test_a_jobs_environment_is_made_from_nothing(station: Station, python: Site)
     report = json.loads((mission / f"report-Base.py-{order['job_id']}.json").read_text())
     assert report["environment"] == {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(mission),
+        "HOME": str(station.installation.helper_cache / "runner-python"),
         "USER": "runner-python",
         "LOGNAME": "runner-python",
         "SHELL": "/bin/sh",
