@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from basestation_runner.paths import PathRefusedError, Tree, path_of
-from tests.process import as_nobody, open_descriptors
+from tests.process import NOBODY, as_nobody, open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,18 @@ def test_a_new_log_is_for_its_owner_and_group_to_append_to(place: Place) -> None
     assert readable
     assert os.get_blocking(log)
     assert path_of(log) == str(place.root / "mission" / "new")
+    os.close(log)
+
+
+def test_a_new_log_is_appended_to_after_whatever_others_write(place: Place) -> None:
+    path = place.root / "mission" / "new"
+    with place.tree() as tree:
+        log, _ = tree.open_log(place.named("mission/new"), os.getegid())
+    os.write(log, b"first\n")
+    with path.open("a") as other:
+        other.write("by another\n")
+    os.write(log, b"last\n")
+    assert os.pread(log, 100, 0) == b"first\nby another\nlast\n"
     os.close(log)
 
 
@@ -124,14 +136,13 @@ def test_a_log_that_cannot_be_written_is_an_error(anyones: Path) -> None:
 
 
 @pytest.mark.usefixtures("privileged")
-def test_a_log_made_in_a_set_group_id_directory_gets_the_sites_group(place: Place) -> None:
-    os.chown(place.root / "mission", 0, 4321)
-    (place.root / "mission").chmod(0o2775)
-    (place.root / "mission" / "mine").touch()
-    assert (place.root / "mission" / "mine").stat().st_gid == 4321
-    with place.tree() as tree:
-        os.close(tree.open_log(place.named("mission/new"), 1234)[0])
-        os.close(tree.open_log(place.named("mission/mine"), 1234)[0])
-    facts = (place.root / "mission" / "new").stat()
-    assert (facts.st_gid, stat.filemode(facts.st_mode)) == (1234, "-rw-rw----")
-    assert (place.root / "mission" / "mine").stat().st_gid == 4321
+def test_a_log_made_in_a_set_group_id_directory_gets_the_sites_group(anyones: Path) -> None:
+    os.chown(anyones, 0, 4321)
+    anyones.chmod(0o2777)
+    with as_nobody(), Tree([str(anyones)], jailed=False) as tree:
+        (anyones / "old").touch()
+        for name in ("new", "old"):
+            os.close(tree.open_log(f"{anyones}/{name}", NOBODY)[0])
+    facts = (anyones / "new").stat()
+    assert (facts.st_uid, facts.st_gid, facts.st_mode & 0o7707) == (NOBODY, NOBODY, 0o600)
+    assert (anyones / "old").stat().st_gid == 4321
