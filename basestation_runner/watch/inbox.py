@@ -364,6 +364,9 @@ class Inbox:
             for request in requests:
                 get_on("the rundir")
                 results.append(self._acknowledge(rundir, request))
+            # What is recorded as removed must not be there again after a power failure: it would run once more.
+            with suppress(OSError):  # not every filesystem can be asked for that
+                os.fsync(rundir)
         return results
 
     def _acknowledge(self, rundir: int, request: Intake) -> Acknowledged | Left:

@@ -12,17 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from attrs import asdict
+from attrs import fields as attrs_fields
 
 from basestation_runner import runfile
 from basestation_runner.paths import join_jail
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch.dispatcher import Job
-from basestation_runner.watch.ledger import Intake, NewJob
+from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -43,6 +44,7 @@ SETTLED_AGAIN: Final = 1000
 HELPER_AWAY: Final = "the helper is not reachable"
 REBOOTED: Final = "the host was restarted while it ran"
 MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
+ASKING: Final = "the ledger was damaged: first the helper is asked what it has been asked to start"
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib")
 _SECONDS: Final = ("started_at", "ended_at", "user_seconds", "system_seconds")
@@ -65,8 +67,12 @@ class Jobs:
         log: FilteringBoundLogger,
         wake: Callable[[], None],
         on_room: Callable[[str], None],
+        on_complete: Callable[[], None],
     ) -> None:
-        """`wake` asks for a turn of the loop that ends in a commit; `on_room`: fewer jobs of a site wait."""
+        """`wake` asks for a turn of the loop that ends in a commit; `on_room`: fewer jobs of a site wait.
+
+        `on_complete`: `is_complete` has become true.
+        """
         self._config = config
         self._loop = loop
         self._ledger = ledger
@@ -78,7 +84,9 @@ class Jobs:
         self._log = log
         self._wake = wake
         self._on_room = on_room
+        self._on_complete = on_complete
         self._in_flight: dict[str, Job] = {}  # starting and running ones
+        self._recalled: set[str] = set()
         self._settled: list[str] = []
         self._repeats = Repeats(loop.call_later)
         self._digests = {name: config.digest(name) for name in config.sites}
@@ -102,7 +110,18 @@ class Jobs:
 
     def reason(self, job: Job) -> str:
         """Say in a person's words why a job waits."""
-        return self._dispatcher.reason(job) if self._helper_is_up else HELPER_AWAY
+        if not self._helper_is_up:
+            return HELPER_AWAY
+        return self._dispatcher.reason(job) if self.is_complete else ASKING
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every job is here.
+
+        After damage to the ledger the helper alone may know some. Until it has told of them nothing is started, for it
+        could run beside one of them, and no request is taken, for it could be one of theirs.
+        """
+        return not self._ledger.must_ask
 
     @property
     def summary(self) -> str:
@@ -111,9 +130,15 @@ class Jobs:
         return f"{self._dispatcher.total_running} running, {self._dispatcher.total_queued} queued{away}"
 
     def accept(self, site: Site, taken: Taken, rundir: int) -> Intake:
-        """Make a job of a request. It counts once it is committed."""
-        job_id, request = str(uuid.uuid4()), taken.request
+        """Make a job of a request, unless it is known to be one. It counts once it is committed."""
+        job_id, is_known = self._id_of(taken.identity)
         intake = Intake(job_id=job_id, site=site.name, name=taken.name, rundir=rundir, identity=taken.identity)
+        if is_known:
+            self._ledger.found(intake)
+            self._log.warning("request is a job already", site=site.name, job_id=job_id, request=taken.name)
+            self._wake()
+            return intake
+        request = taken.request
         new = NewJob(
             job_id=job_id,
             site=site.name,
@@ -146,9 +171,23 @@ class Jobs:
         self._wake()
         return intake
 
+    def _id_of(self, identity: bytes) -> tuple[str, bool]:
+        """Return the id of the job that a request becomes, and whether it is known to be that job already.
+
+        The id follows from the request: where the ledger was damaged, that tells what is found again from what is new.
+        Otherwise a request with a known id is another file, which has got all that makes up the earlier one's identity.
+        """
+        job_id = str(uuid.UUID(bytes=identity[:16], version=4))
+        was_recovered = self._ledger.was_recovered(job_id)
+        if was_recovered or job_id in self._recalled:
+            return job_id, True
+        if was_recovered is None and self._dispatcher.job(job_id) is None:
+            return job_id, False
+        return str(uuid.uuid4()), False
+
     def choose(self) -> None:
         """Start what may start: called in each turn, before the commit."""
-        while self._helper_is_up:
+        while self._helper_is_up and self.is_complete:
             choice = self._dispatcher.next()
             if choice is None:
                 return
@@ -163,13 +202,18 @@ class Jobs:
         """The helper can be asked: learn what was missed, and tell it what has ended."""
         self._settled.extend(self._ledger.last_ended(SETTLED_AGAIN))
         self._tell_settled()
-        for job_ids in _portions(list(self._in_flight)):
-            self._send({"request": "inquire", "job_ids": job_ids})
+        if not self.is_complete:
+            self._recalled = set()
+            self._send({"request": "recall"})
+        self._inquire(self._in_flight)
         self._wake()
 
     def on_event(self, message: Message) -> None:
         """The helper says something of a job."""
         job_id, kind = message.get("job_id"), message.get("event")
+        if kind in {"recalled", "recalled all"}:
+            self._recall(message)
+            return
         job = self._dispatcher.job(job_id) if isinstance(job_id, str) else None
         if job is not None:
             try:
@@ -183,6 +227,23 @@ class Jobs:
                 self._wake()
         else:
             self._log.warning("helper speaks of an unknown job", job_id=job_id, kind=kind)
+
+    def _recall(self, message: Message) -> None:
+        """The helper tells of a job that it was asked to start, or that these were all."""
+        if self.is_complete:
+            return
+        if message["event"] == "recalled all":
+            self._ledger.asked()
+            self._inquire(self._recalled)
+            self._log.warning("helper was asked for jobs that the ledger may have lost", told_of=len(self._recalled))
+            self._on_complete()
+        elif (dispatch := _as_sent(message)) is not None:
+            self._recalled.add(dispatch.job_id)
+            if self._dispatcher.job(dispatch.job_id) is None and self._ledger.state(dispatch.job_id) is None:
+                job = self._recovered(self._ledger.restore(dispatch, boot=self._boot, now=time.time()))
+                self._dispatcher.add(job)
+                self._in_flight[job.job_id] = job
+        self._wake()
 
     # One job
 
@@ -355,6 +416,10 @@ class Jobs:
         if self._helper is not None:
             self._helper.send(message)
 
+    def _inquire(self, job_ids: Iterable[str]) -> None:
+        for portion in _portions(list(job_ids)):
+            self._send({"request": "inquire", "job_ids": portion})
+
     def _dispatch(self, choice: Choice) -> None:
         """Ask the helper to start a job. If it is away now, it is asked about the job when it is back."""
         job = choice.job
@@ -403,6 +468,18 @@ def _portions(job_ids: list[str]) -> Iterator[list[str]]:
     """Cut a list of ids so that each part fits a frame."""
     for start in range(0, len(job_ids), IDS_PER_FRAME):
         yield job_ids[start : start + IDS_PER_FRAME]
+
+
+def _as_sent(message: Message) -> Dispatch | None:
+    """Return what the helper was once sent of a job, from its `recalled`; None if that makes no sense."""
+    job_id, request = message.get("job_id"), message.get("request")
+    fields = {**request, "job_id": job_id} if isinstance(request, dict) else {}
+    args = fields.get("args")
+    if not isinstance(args, list) or fields.keys() != {field.name for field in attrs_fields(Dispatch)}:
+        return None
+    if not all(isinstance(word, str) for word in (*args, *(fields[name] for name in fields if name != "args"))):
+        return None
+    return Dispatch(**fields)
 
 
 def _whole(value: object) -> int | None:

@@ -1,7 +1,8 @@
 """The durable table of jobs: SQLite, written by this process alone. Knows no loop, no helper and no rundir.
 
 Changes are collected and made durable together by `commit`, in the order in which they were asked for; what may be
-done only after that is given to `after`. A commit that fails keeps everything for the next try. All SQL is here.
+done only after that is given to `after`. A commit that fails keeps everything for the next try. All SQL of a healthy
+ledger is here; its tables are in schema.py, how a damaged one is told in damage.py, what becomes of it in salvage.py.
 """
 
 import fcntl
@@ -16,53 +17,19 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from basestation_runner.errors import RunnerError, printable
+from basestation_runner.errors import RunnerError, TemporaryError, printable
+from basestation_runner.watch import damage, salvage, schema
 from basestation_runner.watch.states import State
 
-SCHEMA_VERSION: Final = 1
-_FILE: Final = "ledger.db"
-_LOCK: Final = "watch.lock"
+KEPT_DAYS: Final = 90
+"""Jobs that ended longer ago are forgotten."""
+KEPT_JOBS: Final = 1_000_000
+"""Jobs that are older than this many others are forgotten once they have ended, whenever that was."""
+KEPT_ANYWAY: Final = 10_000
+"""Jobs that no age makes forgotten: a step of the clock must not cost the whole history."""
 
-_SCHEMA: Final = """
-CREATE TABLE jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    site TEXT NOT NULL,
-    application TEXT NOT NULL,
-    script TEXT NOT NULL,
-    home TEXT NOT NULL,
-    mission_dir TEXT NOT NULL,
-    log_file TEXT NOT NULL,
-    args TEXT NOT NULL,
-    submitter INTEGER NOT NULL,
-    request TEXT NOT NULL,
-    state TEXT NOT NULL,
-    reason TEXT,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    boot TEXT,
-    accepted_at REAL NOT NULL,
-    starting_at REAL,
-    started_at REAL,
-    ended_at REAL,
-    pid INTEGER,
-    exit_code INTEGER,
-    signal INTEGER,
-    record TEXT
-) STRICT;
-CREATE INDEX jobs_unfinished ON jobs (seq) WHERE ended_at IS NULL;
-CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
-CREATE TABLE intake (
-    job_id TEXT PRIMARY KEY,
-    site TEXT NOT NULL,
-    name BLOB NOT NULL,
-    rundir TEXT NOT NULL,
-    identity BLOB NOT NULL
-) STRICT;
-CREATE TABLE sites (
-    site TEXT PRIMARY KEY,
-    first_active_at REAL NOT NULL
-) STRICT;
-"""
+_LOCK: Final = "watch.lock"
+_DAY: Final = 24 * 3600
 
 
 class LedgerError(Exception):
@@ -132,20 +99,30 @@ class Ledger:
     """The open ledger. One process at a time has it open."""
 
     def __init__(self, directory: Path) -> None:
-        """Open the ledger in `directory`, and make it there if need be. Raises RunnerError."""
+        """Open the ledger in `directory`, and make it there if need be. Raises RunnerError.
+
+        A damaged one is moved aside, and what can be read of it is in the new one: `recovery` says what was done.
+        """
         _check_directory(directory)
-        self._lock = _lock(directory)
+        self.recovery: salvage.Recovery | None = None
+        self.must_ask: bool
+        """Whether the helper may know jobs that the ledger does not hold."""
+        self.on_failure: Callable[[str], None] = lambda _: None
+        """Called when the ledger turns out to be damaged or unreadable; nothing can go on then but a new start."""
+        self._directory = directory
+        self._lock, was_used = _lock(directory)
         try:
-            self._database = _open(directory / _FILE)
-            (last,) = self._database.execute("SELECT coalesce(max(seq), 0) FROM jobs").fetchone()
-        except sqlite3.Error as error:
+            self._database, self._next_seq, self.must_ask = self._opened(was_used=was_used)
+        except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
-            raise RunnerError(
+            raise TemporaryError(
                 f"the ledger cannot be used: {error}",
-                where=str(directory / _FILE),
-                hint=f"move {_FILE}, {_FILE}-wal and {_FILE}-shm away together to begin a new one",
+                where=str(directory / salvage.FILE),
+                hint="see that the disk has room and can be written",
             ) from error
-        self._next_seq: int = last + 1
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._writes: list[tuple[str, Sequence[object]]] = []
         self._after: list[Callable[[], None]] = []
 
@@ -153,6 +130,20 @@ class Ledger:
         """Close the ledger; what was not committed is dropped."""
         self._database.close()
         os.close(self._lock)
+
+    def _opened(self, *, was_used: bool) -> tuple[sqlite3.Connection, int, bool]:
+        """Open the database, after its recovery if it is damaged, and read what its first use needs."""
+        path = self._directory / salvage.FILE
+        reason = salvage.reason_not_to_open(self._directory, was_used=was_used)
+        if reason is None:
+            try:
+                if was_used:
+                    damage.check(path)
+                return _open(path)
+            except damage.DamagedError as error:
+                reason = str(error)
+        self.recovery = salvage.recover(self._directory, reason)
+        return _open(path)
 
     # What is collected for the next commit
 
@@ -179,9 +170,16 @@ class Ledger:
             except sqlite3.Error as error:
                 with suppress(sqlite3.Error):
                     self._database.execute("ROLLBACK")
-                raise LedgerError(str(error)) from error
+                raise self._failed(error) from error
         due, self._after, self._writes = self._after, [], []
         return due
+
+    def _failed(self, error: sqlite3.Error) -> LedgerError:
+        """Return the error to raise. A damaged ledger stays one, so that is noted for the next start."""
+        if damage.is_damage(error):
+            salvage.declare(self._directory, str(error))
+            self.on_failure(f"the ledger is damaged: {error}")
+        return LedgerError(str(error))
 
     def accept(self, job: NewJob, intake: Intake, *, now: float) -> int:
         """A request is to become a job; returns the job's place in the order of all jobs."""
@@ -204,15 +202,61 @@ class Ledger:
             State.QUEUED,
             now,
         )
+        self.found(intake)
+        return seq
+
+    def found(self, intake: Intake) -> None:
+        """A job's request is in its rundir."""
         self._write(
-            "INSERT INTO intake (job_id, site, name, rundir, identity) VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO intake (job_id, site, name, rundir, identity) VALUES (?, ?, ?, ?, ?)",
             intake.job_id,
             intake.site,
             os.fsencode(intake.name),
             str(intake.rundir),  # inode numbers are unsigned, SQLite's integers are not
             intake.identity,
         )
-        return seq
+
+    def restore(self, dispatch: Dispatch, *, boot: str, now: float) -> Unfinished:
+        """A job that was lost with a damaged ledger is known to the helper, which has been asked to start it."""
+        seq = self._next_seq
+        self._next_seq += 1
+        self._write(
+            "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
+            " request, state, attempts, boot, accepted_at, recovered)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            seq,
+            dispatch.job_id,
+            dispatch.site,
+            dispatch.application,
+            dispatch.script,
+            dispatch.home,
+            dispatch.mission_dir,
+            dispatch.log_file,
+            json.dumps(dispatch.args),
+            -1,  # nobody knows
+            "",
+            State.STARTING,
+            1,
+            boot,
+            now,
+            1,
+        )
+        return Unfinished(
+            seq=seq,
+            job_id=dispatch.job_id,
+            site=dispatch.site,
+            application=dispatch.application,
+            script=dispatch.script,
+            home=dispatch.home,
+            mission_dir=dispatch.mission_dir,
+            state=State.STARTING,
+            boot=boot,
+        )
+
+    def asked(self) -> None:
+        """The helper has told all that it knows."""
+        self.must_ask = False
+        self._write("DELETE FROM notes WHERE name = ?", salvage.ASK)
 
     def removed(self, job_id: str) -> None:
         """The job's request is no longer in its rundir."""
@@ -275,42 +319,62 @@ class Ledger:
     def _write(self, statement: str, *values: object) -> None:
         self._writes.append((statement, values))
 
+    def forget(self, most: int, *, now: float) -> int:
+        """Forget up to `most` ended jobs that need not be kept any longer, at once; return how many.
+
+        Raises LedgerError. To be called when nothing else is to be done: it is not free.
+        """
+        newest = self._next_seq - 1
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            forgotten = self._database.execute(
+                "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE ended_at < ? AND seq <= ?"
+                " ORDER BY ended_at LIMIT ?)",
+                (now - KEPT_DAYS * _DAY, newest - KEPT_ANYWAY, most),
+            ).rowcount
+            if forgotten < most:
+                forgotten += self._database.execute(
+                    "DELETE FROM jobs WHERE seq IN (SELECT seq FROM jobs WHERE ended_at IS NOT NULL AND seq <= ?"
+                    " ORDER BY seq LIMIT ?)",
+                    (newest - KEPT_JOBS, most - forgotten),
+                ).rowcount
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise self._failed(error) from error
+        return forgotten
+
     # What has been committed
+
+    def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows. Raises LedgerError; whoever asks cannot go on without, so the watcher is to start anew."""
+        try:
+            return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            failed = self._failed(error)
+            self.on_failure(f"the ledger cannot be read: {error}")
+            raise failed from error
 
     def was_active(self, site: str) -> bool:
         """Tell whether the site was ever scanned."""
-        return self._database.execute("SELECT 1 FROM sites WHERE site = ?", (site,)).fetchone() is not None
+        return bool(self._read("SELECT 1 FROM sites WHERE site = ?", site))
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Return the jobs that have not ended, in their order."""
-        rows = self._database.execute(
-            "SELECT seq, id, site, application, script, home, mission_dir, state, boot FROM jobs"
-            " WHERE ended_at IS NULL ORDER BY seq"
-        )
-        for seq, job_id, site, application, script, home, mission_dir, state, boot in rows:
-            yield Unfinished(
-                seq=seq,
-                job_id=job_id,
-                site=site,
-                application=application,
-                script=script,
-                home=home,
-                mission_dir=mission_dir,
-                state=State(state),
-                boot=boot,
-            )
+        return _unfinished(self._database)
 
     def intake(self, site: str) -> Iterator[Intake]:
         """Return the site's requests whose removal is not recorded."""
-        rows = self._database.execute("SELECT job_id, name, rundir, identity FROM intake WHERE site = ?", (site,))
+        rows = self._read("SELECT job_id, name, rundir, identity FROM intake WHERE site = ?", site)
         for job_id, name, rundir, identity in rows:
-            yield Intake(job_id=job_id, site=site, name=os.fsdecode(name), rundir=int(rundir), identity=identity)
+            yield Intake(job_id=job_id, site=site, name=os.fsdecode(name), rundir=_inode(rundir), identity=identity)
 
     def dispatch(self, seq: int) -> Dispatch:
         """Return what is sent to the helper for a job."""
-        (job_id, site, application, home, mission_dir, log_file, script, args) = self._database.execute(
-            "SELECT id, site, application, home, mission_dir, log_file, script, args FROM jobs WHERE seq = ?", (seq,)
-        ).fetchone()
+        ((job_id, site, application, home, mission_dir, log_file, script, args),) = self._read(
+            "SELECT id, site, application, home, mission_dir, log_file, script, args FROM jobs WHERE seq = ?", seq
+        )
         return Dispatch(
             job_id=job_id,
             site=site,
@@ -319,20 +383,54 @@ class Ledger:
             mission_dir=mission_dir,
             log_file=log_file,
             script=script,
-            args=json.loads(args),
+            args=self._words(args),
         )
+
+    def _words(self, text: str) -> list[str]:
+        try:
+            return list(json.loads(text))
+        except ValueError as error:
+            salvage.declare(self._directory, str(error))
+            self.on_failure(f"the ledger is damaged: {error}")
+            raise LedgerError(str(error)) from error
 
     def state(self, job_id: str) -> State | None:
         """Return a job's state, or None if there is no such job."""
-        row = self._database.execute("SELECT state FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        return None if row is None else State(row[0])
+        rows = self._read("SELECT state FROM jobs WHERE id = ?", job_id)
+        return State(rows[0][0]) if rows else None
+
+    def was_recovered(self, job_id: str) -> bool | None:
+        """Tell whether a job was recovered from a damaged ledger, or None if there is no such job."""
+        rows = self._read("SELECT recovered FROM jobs WHERE id = ?", job_id)
+        return bool(rows[0][0]) if rows else None
 
     def last_ended(self, most: int) -> list[str]:
         """Return the ids of the jobs that ended last."""
-        rows = self._database.execute(
-            "SELECT id FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?", (most,)
-        )
+        rows = self._read("SELECT id FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?", most)
         return [job_id for (job_id,) in rows]
+
+
+def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
+    rows = database.execute(
+        "SELECT seq, id, site, application, script, home, mission_dir, state, boot FROM jobs"
+        " WHERE ended_at IS NULL ORDER BY seq"
+    )
+    for seq, job_id, site, application, script, home, mission_dir, state, boot in rows:
+        yield Unfinished(
+            seq=seq,
+            job_id=job_id,
+            site=site,
+            application=application,
+            script=script,
+            home=home,
+            mission_dir=mission_dir,
+            state=State(state),
+            boot=boot,
+        )
+
+
+def _inode(text: str) -> int:
+    return int(text) if text.isdecimal() else -1  # of no directory: the entry was damaged
 
 
 def _check_directory(directory: Path) -> None:
@@ -355,8 +453,11 @@ def _check_directory(directory: Path) -> None:
         )
 
 
-def _lock(directory: Path) -> int:
-    """Return the descriptor that holds the right to write this ledger. Raises RunnerError if another process has it."""
+def _lock(directory: Path) -> tuple[int, bool]:
+    """Return the descriptor that holds the right to write this ledger, and whether anybody has held it before.
+
+    Raises RunnerError if another process has it.
+    """
     where = str(directory / _LOCK)
     try:
         descriptor = os.open(where, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -370,13 +471,18 @@ def _lock(directory: Path) -> int:
         raise RunnerError(
             f"another watcher is running on this state directory (pid {holder or 'unknown'})", where=where
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    was_used = os.fstat(descriptor).st_size > 0
+    with suppress(OSError):  # on a full disk: it says who holds it, which is no more than a help
+        os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
+    return descriptor, was_used
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the database, with its tables, readable for its owner only. Raises sqlite3.Error or RunnerError."""
+def _open(path: Path) -> tuple[sqlite3.Connection, int, bool]:
+    """Open the database, with its tables, readable for its owner only.
+
+    Returns it, the next job's number, and whether the helper must be asked. Raises sqlite3.Error, RunnerError, or
+    DamagedError.
+    """
     try:
         # SQLite gives its journal files the mode of the database.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -385,18 +491,23 @@ def _open(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None)
     try:
         _prepare(database, path)
-    except BaseException:
+        (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM jobs").fetchone()
+        asks = database.execute("SELECT value FROM notes WHERE name = ?", (salvage.ASK,)).fetchone()
+    except BaseException as error:
         database.close()
+        if isinstance(error, sqlite3.Error) and damage.is_damage(error):
+            raise damage.DamagedError(str(error)) from error
         raise
-    return database
+    return database, last + 1, asks is not None
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    version = schema.version(database)
+    if version > schema.VERSION:
+        what = f"the ledger is of a newer version of this program (schema {version}, this one knows {schema.VERSION})"
+        raise RunnerError(what, where=str(path))
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        what = f"the ledger is of a newer version of this program (schema {version}, this one knows {SCHEMA_VERSION})"
-        raise RunnerError(what, where=str(path))
-    if version == 0:
-        database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    schema.migrate(database)
+    # What an earlier crash has left behind its last commit would look like damage later.
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from attrs import asdict
+
 from basestation_runner import nss
-from basestation_runner.errors import RunnerError
+from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
 from basestation_runner.watch.helper import Helper
 from basestation_runner.watch.inotify import Watches
-from basestation_runner.watch.jobs import Jobs
+from basestation_runner.watch.jobs import ASKING, Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
 from basestation_runner.watch.shared import Shared, Timing
@@ -34,6 +37,10 @@ STOP_PATIENCE: Final = 5.0
 FIRST_RETRY: Final = 0.5
 LONGEST_RETRY: Final = 15.0
 STATUS_PAUSE: Final = 0.5
+FIRST_FORGETTING: Final = 60.0
+FORGETTING_EVERY: Final = 3600.0
+FORGETTING_PAUSE: Final = 1.0
+FORGOTTEN_AT_ONCE: Final = 100
 ACCOUNTS_PATIENCE: Final = 60.0
 ACCOUNTS_PAUSE: Final = 1.0
 
@@ -65,7 +72,12 @@ class Watcher:
         self._status_timer: asyncio.TimerHandle | None = None
         self._told = ""
 
+        self._failure: TemporaryError | None = None
+        self._forgetting: asyncio.TimerHandle | None = None
+
         self.ledger = Ledger(options.state_dir)
+        self.ledger.on_failure = self._fail
+        self._take_note_of_recovery()
         self.completions = Completions(options.job_completions_log, log)
         self.visualiser = Visualiser()
         self.watches = Watches(
@@ -94,6 +106,7 @@ class Watcher:
             log=log,
             wake=self.wake,
             on_room=lambda site: self.sites.has_room(site),  # noqa: PLW0108
+            on_complete=self._go_on_unless_held,
         )
         self.helper = Helper(
             options.priv_exec_socket,
@@ -116,33 +129,43 @@ class Watcher:
             wake=self.wake,
         )
         self.sites = Sites(config, shared, on_change=self._tell_soon)
+        if not self.jobs.is_complete:
+            self.sites.pause()
 
     def stop(self) -> None:
         """Have `run` come to its end."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Serve the sites until `stop` is called. Raises RunnerError when an account does not exist."""
+        """Serve the sites until `stop` is called.
+
+        Raises RunnerError when an account does not exist, or when the ledger fails so that only a new start can help.
+        """
         try:
             if not await self._accounts_exist():
                 return
             self.jobs.recover()
             self.helper.start()
             self.sites.start()
+            self._forgetting = self._loop.call_later(FIRST_FORGETTING, self._forget)
             if await self._until_stopped(self.sites.decided):
                 self._is_ready = True
                 self._told = self._status
                 self._notifier.ready(self._told)
                 self._log.info("ready", status=self._told)
                 await self._stop.wait()
+            if self._failure is not None:
+                raise self._failure
             self._log.info("stopping")
             self._notifier.stopping()
             await self.sites.stop(self._commit, STOP_PATIENCE)
+        except LedgerError as error:
+            raise self._failure or _ledger_failure(str(error)) from error
         finally:
             self._close()
 
     def _close(self) -> None:
-        for handle in (self._turn, self._status_timer):
+        for handle in (self._turn, self._status_timer, self._forgetting):
             if handle is not None:
                 handle.cancel()
         self.helper.stop()
@@ -176,7 +199,7 @@ class Watcher:
             self._is_held = False
             self._retry_delay = FIRST_RETRY
             self._log.warning("ledger can be written again")
-            if not self._stop.is_set():
+            if not self._stop.is_set() and self.jobs.is_complete:
                 self.sites.go_on()
         for action in due:
             try:
@@ -193,6 +216,45 @@ class Watcher:
         if self._turn is None:
             self._turn = self._loop.call_later(self._retry_delay, self._take_turn)
             self._retry_delay = min(self._retry_delay * 2, LONGEST_RETRY)
+
+    def _go_on_unless_held(self) -> None:
+        """All jobs are known: requests may be taken."""
+        if not self._is_held and not self._stop.is_set():
+            self.sites.go_on()
+
+    def _fail(self, reason: str) -> None:
+        """The ledger cannot be used any more: all that is not durable is forgotten, as after a kill."""
+        if self._failure is None:
+            self._failure = _ledger_failure(reason)
+            self._log.error("ledger failed: this watcher ends, and the next one recovers", reason=reason)
+            self._stop.set()
+
+    def _take_note_of_recovery(self) -> None:
+        """Tell of a ledger that was damaged. Its sites have been active before: nothing in their rundirs is stale."""
+        recovery = self.ledger.recovery
+        if recovery is None:
+            return
+        self._log.error("ledger was damaged: what could be read of it is in a new one", **asdict(recovery))
+        for name in self._config.sites:
+            self.ledger.first_active(name, now=time.time())
+        try:
+            self.ledger.commit()
+        except LedgerError as error:
+            self.ledger.close()
+            raise _ledger_failure(str(error)) from error
+
+    def _forget(self) -> None:
+        """Forget some old jobs; go on soon while there are more, else much later."""
+        pause = FORGETTING_PAUSE
+        if not self._is_held and not self.ledger.is_dirty:
+            try:
+                forgotten = self.ledger.forget(FORGOTTEN_AT_ONCE, now=time.time())
+            except LedgerError as error:
+                self._log.warning("old jobs cannot be forgotten", reason=str(error))
+                forgotten = 0
+            if forgotten < FORGOTTEN_AT_ONCE:
+                pause = FORGETTING_EVERY
+        self._forgetting = self._loop.call_later(pause, self._forget)
 
     def _on_overflow(self) -> None:
         self._repeats.say(
@@ -212,6 +274,8 @@ class Watcher:
         warnings = f" ({faulty} with warnings)" if faulty else ""
         sites = f"{watching} site{'' if watching == 1 else 's'} watching{warnings}"
         held = "; the ledger cannot be written" if self._is_held else ""
+        if not self.jobs.is_complete:
+            held += f"; {ASKING}"
         return f"{sites}{f', {pending} pending' if pending else ''}; {self.jobs.summary}{held}"
 
     def _tell_soon(self) -> None:
@@ -264,6 +328,10 @@ class Watcher:
         lane = self.lanes.lane(on_hung=hung, on_late=lambda _: None)
         lane.submit(lambda: _unknown_accounts(self._config, lane.progress), answer.set_result, answer.set_exception)
         return await answer
+
+
+def _ledger_failure(reason: str) -> TemporaryError:
+    return TemporaryError(f"the ledger cannot be used: {reason}", hint="start it again: a damaged ledger is recovered")
 
 
 def boot_id() -> str:

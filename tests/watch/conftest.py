@@ -123,6 +123,8 @@ class FakeHelper:
                 self.inquired += message["job_ids"]
                 for job_id in message["job_ids"]:
                     self.tell_of(job_id)
+            case "recall":
+                self.recall()
             case "settled":
                 self.settled += message["job_ids"]
 
@@ -133,6 +135,14 @@ class FakeHelper:
             self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
         else:
             self.say({"event": "never_started", "job_id": job_id})
+
+    def recall(self) -> None:
+        fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+        for sent in self.dispatched:
+            if sent["job_id"] not in self.settled and sent["job_id"] in self.running | self.ends.keys():
+                request = {name: sent[name] for name in fields}
+                self.say({"event": "recalled", "job_id": sent["job_id"], "request": request})
+        self.say({"event": "recalled all"})
 
     @property
     def scripts(self) -> list[str]:

@@ -159,6 +159,7 @@ def test_consumed_requests_are_kept_in_the_archive_if_the_site_wants_it(bench: B
     bench.start()
     text = bench.drop(rundir, "1.run").read_text()
     bench.until(lambda: (rundir / "archive").is_dir() and list((rundir / "archive").iterdir()))
+    bench.until(lambda: bench.helper.dispatched)
     (kept,) = (rundir / "archive").iterdir()
     assert kept.name == f"1.{bench.helper.dispatched[0]['job_id']}"
     assert kept.read_text() == text

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from basestation_runner.errors import RunnerError
-from basestation_runner.watch.ledger import Intake, Ledger, LedgerError, NewJob
+from basestation_runner.errors import RunnerError, TemporaryError
+from basestation_runner.watch import ledger as ledger_module
+from basestation_runner.watch import schema
+from basestation_runner.watch.ledger import KEPT_DAYS, Intake, Ledger, LedgerError, NewJob
 from basestation_runner.watch.states import State
 
 if TYPE_CHECKING:
@@ -141,11 +143,100 @@ def test_a_ledger_of_a_newer_version_is_left_alone(directory: Path) -> None:
         Ledger(directory)
 
 
-def test_what_is_no_ledger_is_not_touched(directory: Path) -> None:
-    (directory / "ledger.db").write_bytes(b"not a database" * 100)
-    with pytest.raises(RunnerError, match=r"move ledger\.db"):
-        Ledger(directory)
-    assert (directory / "ledger.db").read_bytes() == b"not a database" * 100
+def test_a_ledger_of_an_older_version_is_brought_up_to_date_and_keeps_its_jobs(directory: Path) -> None:
+    """The file is as the first version wrote it; what that did is frozen here."""
+    database = sqlite3.connect(directory / "ledger.db")
+    database.executescript((Path(__file__).parent / "ledger-version-1.sql").read_text())
+    database.close()
+    ledger = Ledger(directory)
+    assert [(known.job_id, known.state) for known in ledger.unfinished()] == [("b", State.RUNNING), ("c", State.QUEUED)]
+    assert [entry.job_id for entry in ledger.intake("alpha")] == ["c"]
+    assert ledger.was_active("alpha")
+    assert (ledger.state("a"), ledger.was_recovered("a")) == (State.SUCCEEDED, False)
+    assert ledger.recovery is None
+    assert not ledger.must_ask
+    ledger.accept(*new("d"), now=1.0)
+    ledger.commit()
+    ledger.close()
+    database = sqlite3.connect(directory / "ledger.db")
+    assert database.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+    database.close()
+
+
+def test_a_migration_that_is_interrupted_leaves_the_older_version(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = sqlite3.connect(directory / "ledger.db")
+    database.executescript((Path(__file__).parent / "ledger-version-1.sql").read_text())
+    database.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_STEPS", (*schema._STEPS, "CREATE TABLE one_more (a); DROP TABLE no_such_table;"))
+        with pytest.raises(TemporaryError, match="no such table"):
+            Ledger(directory)
+    database = sqlite3.connect(directory / "ledger.db")
+    assert database.execute("PRAGMA user_version").fetchone() == (1,)
+    database.close()
+    Ledger(directory).close()
+
+
+# Forgetting
+
+
+def ended(ledger: Ledger, job_id: str, when: float) -> None:
+    seq = ledger.accept(*new(job_id), now=when)
+    ledger.ended(seq, State.SUCCEEDED, {"exit_code": 0}, now=when)
+
+
+def kept(ledger: Ledger) -> list[str]:
+    return [job_id for (job_id,) in ledger._database.execute("SELECT id FROM jobs ORDER BY seq")]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "KEPT_ANYWAY", 2)
+    monkeypatch.setattr(ledger_module, "KEPT_JOBS", 6)
+
+
+DAY = 86400.0
+
+
+@pytest.mark.usefixtures("few")
+def test_jobs_that_ended_long_ago_are_forgotten_but_for_the_newest(ledger: Ledger) -> None:
+    for number, job_id in enumerate("abcd"):
+        ended(ledger, job_id, number * DAY)
+    ledger.commit()
+    assert ledger.forget(10, now=(KEPT_DAYS + 1.5) * DAY) == 2
+    assert kept(ledger) == ["c", "d"]
+    assert ledger.forget(10, now=1e12) == 0, "no step of the clock costs all of it"
+
+
+@pytest.mark.usefixtures("few")
+def test_the_oldest_jobs_are_forgotten_when_there_are_too_many_a_few_at_a_time(ledger: Ledger) -> None:
+    for job_id in "abcdefghi":
+        ended(ledger, job_id, 1.0)
+    ledger.commit()
+    assert [ledger.forget(2, now=1.0) for _ in range(3)] == [2, 1, 0]
+    assert kept(ledger) == list("defghi")
+
+
+@pytest.mark.usefixtures("few")
+def test_a_job_that_has_not_ended_is_never_forgotten(ledger: Ledger) -> None:
+    ledger.accept(*new("waits"), now=0.0)
+    for job_id in "abcdefghi":
+        ended(ledger, job_id, 1.0)
+    ledger.commit()
+    while ledger.forget(10, now=1e12):
+        pass
+    assert kept(ledger) == ["waits", "h", "i"]
+    assert [known.job_id for known in ledger.unfinished()] == ["waits"]
+
+
+def test_what_waits_for_a_commit_is_not_committed_by_forgetting(ledger: Ledger) -> None:
+    ledger.accept(*new("a"), now=1.0)
+    ledger.forget(10, now=1e12)
+    assert kept(ledger) == []
+    ledger.commit()
+    assert kept(ledger) == ["a"]
 
 
 def test_numbers_of_jobs_are_never_used_again(directory: Path) -> None:
