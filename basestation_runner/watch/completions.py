@@ -65,7 +65,9 @@ def _open(path: Path) -> int:
 
 def _summary(site: str, script: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is written of an exit record; what the record does not tell is null."""
-    signal, peak = record.get("signal"), record.get("max_rss_kib")
+    signal, largest = record.get("signal"), record.get("max_rss_kib")
+    # Of all its processes together where there are cgroups, else of the largest that it has waited for.
+    peak = record.get("memory_peak_bytes") or (None if largest is None else largest * 1024)
     started_at, ended_at = record.get("started_at"), record.get("ended_at")
     user, system = record.get("user_seconds"), record.get("system_seconds")
     return {
@@ -76,7 +78,9 @@ def _summary(site: str, script: str, record: Mapping[str, Any]) -> dict[str, Any
         "started_at": started_at,
         "ended_at": ended_at,
         "duration": None if started_at is None or ended_at is None else round(ended_at - started_at, 3),
-        "peak_memory_bytes": None if peak is None else peak * 1024,
+        "peak_memory_bytes": peak,
         "cpu_user_seconds": user,
         "cpu_system_seconds": system,
+        "cgroup_cpu_seconds": record.get("cgroup_cpu_seconds"),
+        "leftover_processes": record.get("leftover_processes"),
     }

@@ -46,8 +46,8 @@ REBOOTED: Final = "the host was restarted while it ran"
 MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
 ASKING: Final = "the ledger was damaged: first the helper is asked what it has been asked to start"
 
-_NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib")
-_SECONDS: Final = ("started_at", "ended_at", "user_seconds", "system_seconds")
+_NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
+_SECONDS: Final = ("started_at", "ended_at", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
 
 
 class Jobs:
@@ -164,7 +164,13 @@ class Jobs:
         self._dispatcher.add(job)
         self._ledger.after(
             partial(
-                self._log.info, "request accepted", site=site.name, job_id=job_id, request=taken.name, script=new.script
+                self._log.info,
+                "request accepted",
+                site=site.name,
+                job_id=job_id,
+                request=taken.name,
+                script=new.script,
+                mission_dir=new.mission_dir,
             )
         )
         self._notify("queued", job)
@@ -276,7 +282,8 @@ class Jobs:
         self._in_flight[job.job_id] = job
         self._ledger.running(job.seq, pid=pid, started_at=started_at)
         if was is not State.RUNNING:
-            self._ledger.after(partial(self._log.info, "job started", site=job.site, job_id=job.job_id, pid=pid))
+            facts = {"site": job.site, "job_id": job.job_id, "script": job.script, "pid": pid}
+            self._ledger.after(partial(self._log.info, "job started", **facts))
             self._notify("start", job)
 
     def _ended(self, job: Job, record: dict[str, Any]) -> None:
