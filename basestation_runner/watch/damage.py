@@ -7,14 +7,14 @@ import os
 import sqlite3
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from basestation_runner import protocol
 from basestation_runner.watch import schema
 from basestation_runner.watch.states import FINAL, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 TABLES: Final = ("jobs", "intake", "sites")
@@ -27,7 +27,6 @@ ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the latter for a message 
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UNFINISHED: Final = frozenset(State) - FINAL
 _PAGE: Final = 4096
-_PAGES: Final = frozenset(1 << shift for shift in range(9, 17))
 # SQLite's file format: the headers of the write-ahead log and of each frame in it, and where its index says how many
 # frames count.
 _LOG_HEADER: Final = struct.Struct(">8I")
@@ -123,15 +122,29 @@ def log_is_whole(path: Path) -> bool:
         index.seek(_INDEX_FRAMES)
         (taken,) = struct.unpack("=I", index.read(4))
     with log.open("rb") as file:
-        magic, _, page, _, *salts, _, _ = _LOG_HEADER.unpack(file.read(_LOG_HEADER.size))
-        frames = []
-        if magic not in _LOG_MAGIC or page not in _PAGES:
-            page, salts, taken = _PAGE, [], 0
-        while len(header := file.read(_FRAME.size)) == _FRAME.size:
-            _, commits, *of_frame, _, _ = _FRAME.unpack(header)
-            frames.append((commits, of_frame))
-            file.seek(page, os.SEEK_CUR)
-    if not salts and frames:
-        salts = frames[0][1]
-    later = [commits for commits, of_frame in frames[taken:] if commits and of_frame == salts]
-    return len(later) <= 1
+        header = file.read(_LOG_HEADER.size)
+        magic, _, page, _, *salts, _, _ = _LOG_HEADER.unpack(header)
+        has_header = magic in _LOG_MAGIC and header[24:] == _checksum(header[:24], is_big=bool(magic & 1))
+        commits = [
+            of_frame
+            for number, (size, of_frame) in enumerate(_frames(file, page if has_header else _PAGE))
+            if size and (number >= taken or not has_header)
+        ]
+    # A header is durable before any frame is written: without one, none of them was passed over for a good reason.
+    return commits.count(salts) <= 1 if has_header else not commits
+
+
+def _frames(file: BinaryIO, page: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield of each frame the database's size in pages, which only the last one of a commit has, and its salts."""
+    while len(header := file.read(_FRAME.size)) == _FRAME.size:
+        _, size, *salts, _, _ = _FRAME.unpack(header)
+        yield size, salts
+        file.seek(page, os.SEEK_CUR)
+
+
+def _checksum(data: bytes, *, is_big: bool) -> bytes:
+    first = second = 0
+    for one, two in struct.iter_unpack(">2I" if is_big else "<2I", data):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + two + first) & 0xFFFFFFFF
+    return struct.pack(">2I", first, second)

@@ -12,6 +12,8 @@ import sqlite3
 import struct
 import time
 from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
@@ -23,7 +25,6 @@ from basestation_runner.watch.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 FILE: Final = "ledger.db"
 ASK: Final = "ask the helper"
@@ -34,12 +35,14 @@ NO_SENSE: Final = "the ledger was damaged: what was asked for cannot be read any
 _TOGETHER: Final = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _DECLARED: Final = "ledger.damaged"
 _NEW: Final = "ledger.new"
+_SCRATCH: Final = "salvage-"
 _ASIDE: Final = "damaged-"
 _MOVING: Final = ".moving"  # not all files are there yet, and the originals still are
 _READING: Final = ".reading"  # all are there; until it loses this ending, what is called ledger.db is of no use
 _MOST_ASIDE: Final = 3
 _MOST_LOOKUPS: Final = 20_000
 _PAGE: Final = 4096
+_WITH_LOG: Final = (2, 2)  # in SQLite's header: to be read and written with a write-ahead log
 _INTAKE_COLUMNS: Final = ("job_id", "site", "name", "rundir", "identity")
 _SITE_COLUMNS: Final = ("site", "first_active_at")
 
@@ -80,6 +83,8 @@ def recover(directory: Path, reason: str) -> Recovery:
     new = directory / _NEW
     for name in (_NEW, f"{_NEW}-journal"):
         (directory / name).unlink(missing_ok=True)
+    for scratch in directory.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(scratch)
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     with closing(sqlite3.connect(new, isolation_level=None)) as database:
         schema.migrate(database)
@@ -151,18 +156,16 @@ def _fill(new: sqlite3.Connection, folder: Path) -> bool:
             whole = _copy(new, old, is_current=damage.log_is_whole(folder / FILE))
         if whole or new.execute("SELECT 1 FROM jobs").fetchone():
             return whole
-    # Its first page says nothing. Ours says where everything is, and what is there can be told by itself; but the
-    # write-ahead log belongs to the page that is lost, so the last changes are too.
-    log = folder / _TOGETHER[1]
-    patched = folder.with_name(f"{_NEW}-patched")
-    try:
-        if _put_first_page(folder / FILE, patched):
-            old = _open(patched)
-            if old is not None:
-                with closing(old):
-                    _copy(new, old, is_current=not log.exists() or log.stat().st_size == 0)
-    finally:
-        patched.unlink(missing_ok=True)
+    # Its first page says nothing. Ours says where everything is, and what is there can be told by itself.
+    with TemporaryDirectory(prefix=_SCRATCH, dir=folder.parent) as scratch:
+        patched = Path(scratch) / FILE
+        for name in _TOGETHER[:2]:
+            with suppress(FileNotFoundError):
+                shutil.copyfile(folder / name, patched.with_name(name))
+        _put_first_page(patched)
+        if (old := _open(patched)) is not None:
+            with closing(old):
+                _copy(new, old, is_current=damage.log_is_whole(patched))
     return False
 
 
@@ -181,26 +184,18 @@ def _open(path: Path) -> sqlite3.Connection | None:
     return database
 
 
-def _put_first_page(damaged: Path, target: Path) -> bool:
-    """Copy a ledger with the first page of a new one, which has its tables at the same places.
-
-    Returns False when there is nothing to copy.
-    """
-    try:
-        shutil.copyfile(damaged, target)
-    except FileNotFoundError:
-        return False
+def _put_first_page(ledger: Path) -> None:
+    """Give a ledger the first page of a new one, which has its tables at the same places."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as template:
         template.execute(f"PRAGMA page_size = {_PAGE}")
         schema.migrate(template)
         page = bytearray(template.serialize()[:_PAGE])
-    pages = target.stat().st_size // _PAGE
-    struct.pack_into(">BB", page, 18, 1, 1)  # not in write-ahead mode
+    pages = ledger.stat().st_size // _PAGE if ledger.exists() else 1
+    struct.pack_into(">BB", page, 18, *_WITH_LOG)
     struct.pack_into(">III", page, 28, pages, 0, 0)  # nothing is known of free pages
     page[92:96] = page[24:28]  # the number of pages counts
-    with target.open("r+b") as file:
+    with ledger.open("r+b" if ledger.exists() else "wb") as file:
         file.write(page)
-    return pages > 0
 
 
 def _copy(new: sqlite3.Connection, old: sqlite3.Connection, *, is_current: bool) -> bool:

@@ -227,7 +227,8 @@ def make_old_jobs(state: Path, count: int) -> None:
         for number in range(count):
             database.execute(
                 "INSERT INTO jobs (id, site, application, script, home, mission_dir, log_file, args, submitter,"
-                " request, state, accepted_at, ended_at) VALUES (?, 'alpha', '', '', '', '', '', '[]', 0, ?, 'succeeded', 1, 2)",
+                " request, state, accepted_at, ended_at)"
+                " VALUES (?, 'alpha', '', '', '', '', '', '[]', 0, ?, 'succeeded', 1, 2)",
                 (f"{number}", f"{number}.run"),
             )
     shutil.chown(state / "ledger.db", os.geteuid())

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from basestation_runner.errors import TemporaryError
@@ -182,11 +182,14 @@ def test_a_ledger_whose_first_page_is_gone_keeps_its_jobs_their_requests_and_its
     ledger.close()
 
 
+PLACES = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=64)), min_size=1, max_size=8
+)
+
+
 @settings(max_examples=30)
 @example(places=[(0.01953125, b"\t\x80")])  # a message of SQLite's that cannot be decoded
-@given(
-    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=64)), min_size=1, max_size=8)
-)
+@given(PLACES)
 def test_whatever_bytes_of_it_are_wrong_a_ledger_opens_and_makes_sense(
     closed: Path, places: list[tuple[float, bytes]]
 ) -> None:
@@ -196,13 +199,18 @@ def test_whatever_bytes_of_it_are_wrong_a_ledger_opens_and_makes_sense(
         shutil.copytree(closed, directory)
         for place, data in places:
             overwrite(directory / "ledger.db", int(place * size_of(directory)), data)
-        ledger = Ledger(directory)
-        for known in ledger.unfinished():
-            ledger.dispatch(known.seq)
-        list(ledger.intake("alpha"))
-        ledger.accept(*new(JOBS + 1), now=1.0)
-        ledger.commit()
-        ledger.close()
+        use(directory)
+
+
+def use(directory: Path) -> None:
+    """Do with a ledger what a watcher does."""
+    ledger = Ledger(directory)
+    for known in ledger.unfinished():
+        ledger.dispatch(known.seq)
+    list(ledger.intake("alpha"))
+    ledger.accept(*new(JOBS + 1), now=1.0)
+    ledger.commit()
+    ledger.close()
 
 
 # The write-ahead log
@@ -230,6 +238,29 @@ def test_the_last_changes_are_not_lost_with_a_damaged_page(killed: Path) -> None
     assert ledger.recovery.reason == "a page cannot be read"
     assert ledger.state("00000003") is State.SUCCEEDED
     assert {path.name for path in Path(ledger.recovery.kept_in).iterdir()} == set(FILES)
+    ledger.close()
+
+
+def test_the_last_changes_are_not_lost_with_the_first_page(killed: Path) -> None:
+    overwrite(killed / "ledger.db", 0, noise(PAGE))
+    ledger = Ledger(killed)
+    assert ledger.state("00000003") is State.SUCCEEDED
+    assert [known.seq for known in ledger.unfinished()] == list(range(6, JOBS + 1, 3))
+    ledger.close()
+
+
+def test_what_is_in_the_write_ahead_log_alone_is_not_lost_with_the_file(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "state"
+    source.mkdir(mode=0o700)
+    ledger = Ledger(source)
+    ledger.accept(*new(3), now=1.0)
+    ledger.commit()
+    shutil.copytree(source, target)
+    ledger.close()
+    os.truncate(target / "ledger.db", 0)
+    ledger = Ledger(target)
+    assert ledger.recovery is not None
+    assert [known.seq for known in ledger.unfinished()] in ([1], [])
     ledger.close()
 
 
@@ -272,6 +303,20 @@ def test_a_last_commit_that_a_power_failure_has_cut_off_is_no_damage(killed: Pat
     assert ledger.recovery is None
     assert ledger.state("00000003") is State.QUEUED
     ledger.close()
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PLACES)
+def test_whatever_bytes_of_its_log_are_wrong_a_ledger_opens_and_makes_sense(
+    killed: Path, places: list[tuple[float, bytes]]
+) -> None:
+    with TemporaryDirectory() as made:
+        directory = Path(made) / "state"
+        shutil.copytree(killed, directory)
+        log = directory / "ledger.db-wal"
+        for place, data in places:
+            overwrite(log, int(place * log.stat().st_size), data)
+        use(directory)
 
 
 # Interruptions
