@@ -91,6 +91,7 @@ def test_no_log_is_opened_in_another_sites_tree_or_rundir(station: Station, layo
     assert fingerprint(tree_of(other)) == before
     assert not [event for event in watcher.events if event.get("site") == other.name and "request" in event["event"]]
     assert station.output(other, "echo ran") == "ran\n"
+    station.catch_up()
     done = {event["site"] for event in station.daemon.events if event["event"] == "job started"}
     assert done == {site.name, other.name}
     assert sum(event["event"] == "job started" and event["site"] == other.name for event in station.daemon.events) == 1
