@@ -4,6 +4,7 @@ Every wrapper raises OSError with the call's own errno through `_checked`; nothi
 """
 
 import ctypes
+import errno
 import os
 import platform
 from typing import Final
@@ -86,5 +87,7 @@ def join_new_session_keyring() -> None:
 
     Raises OSError; ENOSYS on a kernel without keyrings (then there is nothing to share either).
     """
-    number = _SYS_KEYCTL[platform.machine()]
+    number = _SYS_KEYCTL.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     _checked(_libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0))

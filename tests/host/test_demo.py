@@ -143,6 +143,10 @@ sys.exit(main(["demo"]))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+def sandboxes_of(pid: int) -> set[str]:
+    return set(re.findall(r"/run/runner-\w+", Path(f"/proc/{pid}/mountinfo").read_text()))
+
+
 @pytest.mark.usefixtures("privileged")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_neither_process_nor_directory(ending: signal.Signals) -> None:
@@ -150,7 +154,7 @@ def test_an_interrupted_demo_leaves_neither_process_nor_directory(ending: signal
         assert demo.stdout
         ready = next(line for line in demo.stdout if line.startswith("The helper"))
         daemons = [os.pidfd_open(int(word.strip("(),"))) for word in ready.split() if word.strip("(),").isdigit()]
-        (directory,) = re.findall(r"/run/runner-\w+", Path(f"/proc/{demo.pid}/mountinfo").read_text())[:1]
+        (directory,) = sandboxes_of(demo.pid) - sandboxes_of(os.getpid())
         assert Path(directory).exists()
         demo.send_signal(ending)
         demo.stdout.read()
