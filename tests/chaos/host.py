@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -34,7 +35,7 @@ SCRIPTS: Final = ("count.sh", "count-now.sh")
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the host is stuck."""
-_LOOK: Final = 0.05
+_LOOK: Final = 0.2
 
 # Its first act says that it runs, in one write that appends; so a second run can never go unseen.
 _JOB: Final = """\
@@ -61,7 +62,14 @@ for line in sys.stdin:
     act, path, text = line.rstrip("\\n").split("\\t")
     text = (text + "\\n").encode()
     try:
-        if act == "rename":
+        if act == "flood":
+            folder, name = os.path.split(path)
+            words, _, numbers = text.decode().rstrip("\\n").rpartition(" ")
+            for number in range(*map(int, numbers.split("-"))):
+                with open(f"{folder}/.new-{name}", "w") as file:
+                    file.write(words.replace("%", f"{number:06}") + "\\n")
+                os.rename(f"{folder}/.new-{name}", f"{folder}/{number:06}-{name}")
+        elif act == "rename":
             folder, name = os.path.split(path)
             aside = f"{folder}/.new-{name}"
             with open(aside, "xb") as file:
@@ -269,6 +277,27 @@ class Host:
         self.requests[request.name] = request
         return request
 
+    def ask(self, lasts: str = "-", *, site: int = 0) -> Request:
+        """Drop one request for the only mission of a site; its job succeeds."""
+        name, mission, script = self._missions[site]
+        request = Request(f"r{next(self._numbers):06}", name, mission, script, 0, lasts)
+        self.requests[request.name] = request
+        self.drop(request)
+        return request
+
+    def flood(self, count: int) -> None:
+        """Have every client drop many requests as fast as it can; they are spread over all missions."""
+        for site, of_site in itertools.groupby(self._missions, key=lambda mission: mission[0]):
+            for _, mission, script in (missions := list(of_site)):
+                share = count // len(self.sites) // len(missions)
+                first = next(self._numbers)
+                asked = [Request(f"r{first + n:06}", site, mission, script, 0, "-") for n in range(share)]
+                self._numbers = iter(range(first + share, 1 << 60))
+                self.requests |= {request.name: request for request in asked}
+                template = asked[0].text.replace(asked[0].name, "r%")
+                path = self.sites[site].watch_dir / f"flood-{first}.run"
+                assert self._clients[site].act("flood", path, f"{template} {first}-{first + share}")
+
     def drop(self, request: Request, act: str = "rename", *, again: bool = False) -> Path:
         """Have the site's client begin to write the request, or write it; `again`: under a name that was used before.
 
@@ -292,7 +321,22 @@ class Host:
             with contextlib.suppress(BlockingIOError):
                 os.write(gate, b"\n")
 
+    def _close_gates(self) -> None:
+        """Take back what nobody has come for."""
+        for gate in self._gates:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(gate, 1 << 16):
+                    pass
+
     # Looking at it
+
+    def job(self, request: Request) -> Job | None:
+        """Return a request's job, None if there is none."""
+        return next((job for job in self.jobs() if job.request == request.name), None)
+
+    def waits(self, request: Request) -> bool:
+        """Tell whether a request is in its rundir still."""
+        return (self.sites[request.site].watch_dir / f"{request.name}.run").exists()
 
     def jobs(self) -> list[Job]:
         """Return the ledger's rows, in their order. A watcher must be running: root must not make its files."""
@@ -350,6 +394,12 @@ class Host:
                 found[int(json.loads(kind.read_text())["child"]["pid"])] = kind.name
         return found
 
+    def running_of(self, request: Request) -> bool:
+        """Tell whether the job of a request runs."""
+        job = self.job(request)
+        running = self.running_jobs()
+        return any(running[pid] == job.job_id for pid in self.processes().keys() & running) if job else False
+
     def claimed_by(self, pids: set[int]) -> set[str]:
         """Return the jobs that these keepers have claimed."""
         found = set()
@@ -366,23 +416,25 @@ class Host:
         waits = threading.Event()
         seen: object = None
         until = time.monotonic() + PATIENCE
-        while True:
-            self.open_gates()
-            jobs = {job.request: job for job in self.jobs() if job.ended}
-            waiting = [name for name in self.requests if name not in jobs]
-            left = [
-                *(f"request {name} has not ended" for name in waiting),
-                *(f"{name} is left" for name in self.left_in_rundirs() + self.marks()),
-                *(f"process {pid} is left: {what}" for pid, what in self.processes().items()),
-            ]
-            if not left:
-                return []
+        while left := self._left():
             if left != seen:
                 seen = left
                 until = time.monotonic() + PATIENCE
             elif time.monotonic() > until:
                 return left
             waits.wait(_LOOK)
+        self._close_gates()
+        return []
+
+    def _left(self) -> list[str]:
+        """Return what has not come to rest: requests, or, when all have ended, what is left of them."""
+        self.open_gates()
+        ended = {job.request for job in self.jobs() if job.ended}
+        waiting = [f"request {name} has not ended" for name in self.requests if name not in ended]
+        return waiting or [
+            *(f"{name} is left" for name in self.left_in_rundirs() + self.marks()),
+            *(f"process {pid} is left: {what}" for pid, what in self.processes().items()),
+        ]
 
 
 def seeded(seed: float) -> Random:
