@@ -280,15 +280,17 @@ def _record(claims: Claims, job_id: str, record: dict[str, object], report: int)
     try:
         claims.record_exit(job_id, record)
     except OSError:
-        _report(report, outcome="ended", record=record)
+        is_written = False
     else:
-        _report(report, outcome="ended", record=record)
-        return
-    while claims.claimed(job_id) is not None:
+        is_written = True
+    _report(report, outcome="ended", record=record)
+    while not is_written:
         time.sleep(_RETRY_SECONDS)
+        if claims.claimed(job_id) is None:
+            return
         with suppress(OSError):
             claims.record_exit(job_id, record)
-            return
+            is_written = True
 
 
 def _timing(order: Order, started_at: float, ended_at: float, code: int) -> str:
