@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyinotify
 
 from basestation_runner.errors import RunnerError
+from basestation_runner.paths import PathRefusedError, open_trusted_directory
 
 if TYPE_CHECKING:
     import asyncio
@@ -157,13 +158,14 @@ class Watches:
 def open_nearest(path: str) -> tuple[int, str]:
     """Open the nearest directory above `path` that can be; return it and the name that should appear in it.
 
-    Raises OSError when not even that can be opened.
+    Links that others than root could have made are not followed: they could lead to a directory that another site
+    watches. Raises OSError when not even that can be opened.
     """
     wanted = PurePosixPath(path)
     for parent in wanted.parents:
         try:
-            descriptor = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            descriptor = open_trusted_directory(str(parent))
+        except (FileNotFoundError, NotADirectoryError, PermissionError, PathRefusedError):
             continue
         return descriptor, wanted.relative_to(parent).parts[0]
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -91,7 +91,7 @@ class Watching:
             self._owner.lose()
         elif name == lockfile.NAME:
             self.check()
-        elif inbox.is_request(name):
+        elif mask & (inotify.CLOSE_WRITE | inotify.MOVED_TO) and inbox.is_request(name):
             self._candidates.pop(name, None)
             self._enqueue(name)
 
