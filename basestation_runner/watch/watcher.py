@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from attrs import asdict
 
 from basestation_runner import nss
 from basestation_runner.errors import RunnerError, TemporaryError
+from basestation_runner.processes import boot_id
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
@@ -332,11 +332,6 @@ class Watcher:
 
 def _ledger_failure(reason: str) -> TemporaryError:
     return TemporaryError(f"the ledger cannot be used: {reason}", hint="start it again: a damaged ledger is recovered")
-
-
-def boot_id() -> str:
-    """Return what tells one boot of this host from another."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _unknown_accounts(config: Config, get_on: Callable[[str], None]) -> list[str]:
