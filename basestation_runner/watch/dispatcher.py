@@ -16,6 +16,8 @@ from basestation_runner.watch.states import State
 
 INTERACTIVE_PER_SITE: Final = 16
 INTERACTIVE_PER_CORE: Final = 8
+RESERVED_PART: Final = 4
+"""One in so many of the host's places is for sites of which nothing runs."""
 
 Kind = int
 _NORMAL: Final[Kind] = 0
@@ -59,6 +61,8 @@ class Limits:
     interactive: int
     per_site: Mapping[str, int]
     interactive_per_site: int = INTERACTIVE_PER_SITE
+    has_reserve: bool = False
+    """Keep a part of the host's places for sites of which nothing runs: whoever fills the rest stops nobody."""
 
 
 @frozen
@@ -119,12 +123,28 @@ class _Host:
     """One kind of job on the whole host: its bound, and the sites that could start one, in the order of their turns."""
 
     limit: int
+    reserve: int
     turns: OrderedDict[str, _Site] = Factory(OrderedDict)
+    idle: OrderedDict[str, _Site] = Factory(OrderedDict)  # those of them that run no such job
     running: int = 0
 
-    @property
-    def is_full(self) -> bool:
-        return self.running >= self.limit
+    def why_not(self, jobs: _Class) -> str | None:
+        """Say why a site with these jobs may not start another; None if it may."""
+        if self.running >= self.limit:
+            return f"the host runs as many jobs as it may ({self.limit})"
+        if jobs.running and self.running >= self.limit - self.reserve:
+            return f"the host's last places ({self.reserve}) are kept for sites of which nothing runs"
+        return None
+
+    def next_site(self) -> _Site | None:
+        """Take the site whose turn it is out of the line; None if none of them may start a job now."""
+        line = self.turns if self.running < self.limit - self.reserve else self.idle
+        if not line or self.running >= self.limit:
+            return None
+        name, site = line.popitem(last=False)
+        for other in (self.turns, self.idle):
+            other.pop(name, None)
+        return site
 
 
 class Dispatcher:
@@ -132,7 +152,10 @@ class Dispatcher:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._hosts = (_Host(limits.normal), _Host(limits.interactive))
+        self._hosts = tuple(
+            _Host(limit, limit // RESERVED_PART if limits.has_reserve else 0)
+            for limit in (limits.normal, limits.interactive)
+        )
         self._sites: dict[str, _Site] = {}
         self._queues: dict[tuple[str, ...], _Queue] = {}
         self._jobs: dict[str, Job] = {}
@@ -188,10 +211,9 @@ class Dispatcher:
     def next(self) -> Choice | None:
         """Choose the next job to start and count it as running; None if nothing may start now."""
         for kind in (_INTERACTIVE, _NORMAL):
-            host = self._hosts[kind]
-            if not host.turns or host.is_full:
+            site = self._hosts[kind].next_site()
+            if site is None:
                 continue
-            _, site = host.turns.popitem(last=False)
             _, queue = heappop(site.classes[kind].ready)
             queue.offered = False
             if queue.chosen:
@@ -261,9 +283,7 @@ class Dispatcher:
             return job.postponed_because or "it is tried again soon"
         if site.is_full:
             return f"its site runs as many jobs as it may ({site.limit})"
-        if host.is_full:
-            return f"the host runs as many jobs as it may ({host.limit})"
-        return "it is about to start"
+        return host.why_not(site) or "it is about to start"
 
     def _site(self, name: str) -> _Site:
         site = self._sites.get(name)
@@ -306,8 +326,10 @@ class Dispatcher:
 
     def _update_turn(self, site: _Site, kind: Kind) -> None:
         """Keep the site in the order of turns if it could start a job of this kind, and only then."""
-        turns = self._hosts[kind].turns
-        if not site.classes[kind].ready or site.classes[kind].is_full:
-            turns.pop(site.name, None)
-        else:
-            turns.setdefault(site.name, site)
+        host, jobs = self._hosts[kind], site.classes[kind]
+        could_start = bool(jobs.ready) and not jobs.is_full
+        for line, belongs in ((host.turns, could_start), (host.idle, could_start and not jobs.running)):
+            if belongs:
+                line.setdefault(site.name, site)
+            else:
+                line.pop(site.name, None)

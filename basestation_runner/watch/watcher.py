@@ -97,6 +97,7 @@ class Watcher:
                     per_site={
                         name: site.max_running for name, site in config.sites.items() if site.max_running is not None
                     },
+                    has_reserve=len(config.sites) > 1,
                 )
             ),
             completions=self.completions,

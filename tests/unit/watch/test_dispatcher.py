@@ -181,6 +181,25 @@ def test_sites_take_turns_however_much_one_of_them_has() -> None:
     assert chosen(dispatcher) == ["alpha1", "beta2000", "gamma3000", "alpha2", "beta2001", "alpha3"]
 
 
+@pytest.mark.parametrize("interactive", [False, True], ids=["normal", "interactive"])
+def test_who_fills_the_host_stops_no_site_of_which_nothing_runs(*, interactive: bool) -> None:
+    dispatcher = Dispatcher(Limits(normal=8, interactive=8, per_site={}, has_reserve=True))
+    for job in jobs("alpha", 20, interactive=interactive):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == [f"alpha{number}" for number in range(1, 7)]
+    waiting = next(job for job in dispatcher.jobs() if job.job_id == "alpha7")
+    assert dispatcher.reason(waiting) == "the host's last places (2) are kept for sites of which nothing runs"
+    for first, site in enumerate(("beta", "gamma", "delta"), start=1):
+        for job in jobs(site, 2, interactive=interactive, first=1000 * first):
+            dispatcher.add(job)
+    assert chosen(dispatcher) == ["beta1000", "gamma2000"]
+    assert dispatcher.reason(waiting) == "the host runs as many jobs as it may (8)"
+    for job in list(dispatcher.jobs()):
+        if job.job_id in {"alpha1", "alpha2", "alpha3"}:
+            dispatcher.remove(job)
+    assert chosen(dispatcher) == ["alpha7", "delta3000"]
+
+
 def test_an_interactive_job_starts_although_the_host_is_full_of_normal_ones() -> None:
     dispatcher = Dispatcher(Limits(normal=2, interactive=8, per_site={"alpha": 1}))
     for job in jobs("alpha", 10):
