@@ -78,6 +78,8 @@ class _Job:
     pid: int
     socket: socket.socket
     log: _Log | None = None
+    started_at: float = 0.0  # since when its program runs, by the wall clock, which may be stepped
+    began: float = 0.0  # the same by the monotonic clock
     outcome: Mapping[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
     """
     try:
         _settle_in(order, post, report)
-        child, started_at = _start(order, post, report)
+        child = _start(order, post, report)
     except RefusedError as error:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
@@ -101,7 +103,7 @@ def main(order: Order, post: Post, report: int) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, the helper's log must have it
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
     else:
-        _finish(order, post, report, child, started_at)  # should that fail, there is no record, and the job is lost
+        _finish(order, post, report, child)  # should that fail, there is no record, and the job is lost
     finally:
         os._exit(0)  # a forked process must never return into the helper's loop
 
@@ -122,8 +124,8 @@ def _settle_in(order: Order, post: Post, report: int) -> None:
         os.closerange(below + 1, above)
 
 
-def _start(order: Order, post: Post, report: int) -> tuple[_Job, float]:
-    """Start the job, once; return it and since when its program runs."""
+def _start(order: Order, post: Post, report: int) -> _Job:
+    """Start the job, once, and return it."""
     resolved = _resolve(order, post.caller)
     procs, warning = post.cgroups.make_leaf(order.site, order.job_id)
     warnings = [] if warning is None else [warning]
@@ -134,7 +136,7 @@ def _start(order: Order, post: Post, report: int) -> tuple[_Job, float]:
     _claim(order, post, child)
     with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
         child.socket.send(job.GO)
-    started_at = _await_exec(child)
+    _await_exec(child)
     outcome = child.outcome
     if outcome is None or outcome["outcome"] != "ready":
         _give_up(order, post, child)
@@ -142,22 +144,22 @@ def _start(order: Order, post: Post, report: int) -> tuple[_Job, float]:
         report,
         outcome="started",
         pid=child.pid,
-        started_at=started_at,
+        started_at=child.started_at,
         uid=who.uid,
         groups=who.groups,
         command=outcome["command"],
         warnings=warnings + child.warnings,
     )
-    return child, started_at
+    return child
 
 
-def _finish(order: Order, post: Post, report: int, child: _Job, started_at: float) -> None:
+def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
     """Wait for the job's end and record it."""
     _, status, usage = os.wait4(child.pid, 0)
-    ended_at = time.time()
+    ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
     if order.application.timing_line and child.log:
-        child.log.write_line("INFO", _timing(order, started_at, ended_at, code))
+        child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
         "job_id": order.job_id,
         "site": order.site.name,
@@ -166,8 +168,9 @@ def _finish(order: Order, post: Post, report: int, child: _Job, started_at: floa
         "pid": child.pid,
         "exit_code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
-        "started_at": started_at,
+        "started_at": child.started_at,
         "ended_at": ended_at,
+        "seconds": seconds,
         "user_seconds": usage.ru_utime,
         "system_seconds": usage.ru_stime,
         "max_rss_kib": usage.ru_maxrss,
@@ -228,7 +231,7 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
     raise failure
 
 
-def _await_exec(child: _Job) -> float:
+def _await_exec(child: _Job) -> None:
     """Take the child's messages until its end of the socket closes: by execve, or because it ended before."""
     while True:
         try:
@@ -236,7 +239,8 @@ def _await_exec(child: _Job) -> float:
         except ConnectionResetError:  # it was killed with our word unread; what it has said before still follows
             continue
         if not data:
-            return time.time()
+            child.started_at, child.began = time.time(), time.monotonic()
+            return
         message = json.loads(data)
         if descriptors:
             child.log = _Log(descriptors[0], message["readable"], message["start"])
@@ -293,10 +297,10 @@ def _record(claims: Claims, job_id: str, record: dict[str, object], report: int)
             is_written = True
 
 
-def _timing(order: Order, started_at: float, ended_at: float, code: int) -> str:
+def _timing(order: Order, started_at: float, seconds: float, code: int) -> str:
     return (
         f"BaseRunner: {order.script} (job_id={order.job_id}) started {_clock(started_at)}, "
-        f"completed in {ended_at - started_at:.2f}s, returncode={code}"
+        f"completed in {seconds:.2f}s, returncode={code}"
     )
 
 

@@ -69,6 +69,7 @@ def _summary(site: str, script: str, record: Mapping[str, Any]) -> dict[str, Any
     # Of all its processes together where there are cgroups, else of the largest that it has waited for.
     peak = record.get("memory_peak_bytes") or (None if largest is None else largest * 1024)
     started_at, ended_at = record.get("started_at"), record.get("ended_at")
+    seconds = record.get("seconds")  # not the difference of those two: the clock may have been stepped
     user, system = record.get("user_seconds"), record.get("system_seconds")
     return {
         "site": site,
@@ -77,7 +78,7 @@ def _summary(site: str, script: str, record: Mapping[str, Any]) -> dict[str, Any
         "returncode": record.get("exit_code") if signal is None else -signal,
         "started_at": started_at,
         "ended_at": ended_at,
-        "duration": None if started_at is None or ended_at is None else round(ended_at - started_at, 3),
+        "duration": None if seconds is None else round(seconds, 3),
         "peak_memory_bytes": peak,
         "cpu_user_seconds": user,
         "cpu_system_seconds": system,

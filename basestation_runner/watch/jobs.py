@@ -47,7 +47,7 @@ MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
 ASKING: Final = "the ledger was damaged: first the helper is asked what it has been asked to start"
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
-_SECONDS: Final = ("started_at", "ended_at", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
+_SECONDS: Final = ("started_at", "ended_at", "seconds", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
 
 
 class Jobs:
@@ -296,8 +296,8 @@ class Jobs:
         self._ledger.ended(job.seq, job.state, record, now=now)
         self._leaves(job)
         result = {"exit_code": code} if signal is None else {"signal": signal}
-        if record.get("started_at") is not None:
-            result["seconds"] = round((record.get("ended_at") or now) - record["started_at"], 3)
+        if record.get("seconds") is not None:
+            result["seconds"] = round(record["seconds"], 3)
         log = self._log.info if job.state is State.SUCCEEDED else self._log.warning
         self._ledger.after(partial(log, "job ended", site=job.site, job_id=job.job_id, script=job.script, **result))
         summary = {**record, "job_id": job.job_id}

@@ -23,7 +23,7 @@ from basestation_runner.sandbox.process import Identity
 from tests.patience import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
@@ -245,14 +245,14 @@ class Host:
         self._gates.append(os.open(gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
         self._missions.append((site.name, mission, script))
 
-    def start_helper(self, *arguments: str, wait: bool = True) -> Daemon:
+    def start_helper(self, *arguments: str, wait: bool = True, command: Sequence[str] | None = None) -> Daemon:
         self.forget(self.helper)
-        self.helper = self.installation.start_helper(*arguments, wait=wait)
+        self.helper = self.installation.start_helper(*arguments, wait=wait, command=command)
         return self.helper
 
-    def start_watcher(self, *arguments: str, wait: bool = True) -> Daemon:
+    def start_watcher(self, *arguments: str, wait: bool = True, command: Sequence[str] | None = None) -> Daemon:
         self.forget(self.watcher)
-        self.watcher = self.installation.start_watcher(*arguments, wait=wait)
+        self.watcher = self.installation.start_watcher(*arguments, wait=wait, command=command)
         return self.watcher
 
     def forget(self, daemon: Daemon | None) -> None:

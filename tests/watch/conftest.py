@@ -75,6 +75,7 @@ class FakeHelper:
             "pid": 4711,
             "started_at": time.time() - 1,
             "ended_at": time.time(),
+            "seconds": 1.0,
             "user_seconds": 0.5,
             "system_seconds": 0.25,
             "max_rss_kib": 2048,
