@@ -18,10 +18,13 @@ from basestation_runner import protocol
 from basestation_runner.errors import RunnerError
 from basestation_runner.privexec import loop
 from basestation_runner.privexec.loop import Loop
+from basestation_runner.repeats import Repeats
 
 _MOST_CONNECTIONS: Final = 32
 _MOST_UNSENT: Final = 64 << 20
 _PAUSE_UNSENT: Final = 1 << 20
+_MOST_LINES: Final = 10
+_ACCEPT_PAUSE: Final = 1.0  # seconds
 _READ_BYTES: Final = 1 << 16
 _PEER: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
@@ -58,7 +61,7 @@ class Connection:
             return
         self.is_open = False
         if reason is not None:
-            log.warning("connection closed", peer_uid=self.peer_uid, reason=reason)
+            self._server.warn("connection closed", peer_uid=self.peer_uid, reason=reason)
         self._server.forget(self, self._link)
         self._link.close()
 
@@ -128,6 +131,7 @@ class Server:
         self.handle = handle
         self._loop = events
         self._allowed_uid = allowed_uid
+        self._repeats = Repeats(events.call_later, most=_MOST_LINES)
         self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
         self._path = ""
@@ -160,7 +164,8 @@ class Server:
     def close(self) -> None:
         """Stop listening and close every connection."""
         if self._listener is not None:
-            self._loop.forget(self._listener.fileno())
+            with suppress(KeyError):  # it is paused
+                self._loop.forget(self._listener.fileno())
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
             self._listener.close()
@@ -176,21 +181,34 @@ class Server:
         self._connections.discard(connection)
         self._loop.forget(link.fileno())
 
+    def warn(self, event: str, **facts: object) -> None:
+        """Log what a client has caused: a few times, and then as a number, however often it tries."""
+        log_it = log.bind(**facts)
+        key = (event, *facts.values())
+        self._repeats.say(key, lambda: log_it.warning(event), lambda times: log_it.warning(event, times=times))
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            self._loop.watch(listener.fileno(), lambda _: self._accept(listener))
+
     def _accept(self, listener: socket.socket) -> None:
         try:
             link, _ = listener.accept()
         except OSError as error:  # out of descriptors, or the client is gone again: the others are still served
-            log.warning("a connection could not be taken", reason=str(error))
+            self.warn("a connection could not be taken", reason=str(error))
+            # It would be tried again at once, and for as long as descriptors are short.
+            self._loop.forget(listener.fileno())
+            self._loop.call_later(_ACCEPT_PAUSE, lambda: self._accept_again(listener))
             return
         _, uid, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if uid != self._allowed_uid:
-            log.warning("connection refused", peer_uid=uid, reason="only the watcher's account may connect")
+            self.warn("connection refused", peer_uid=uid, reason="only the watcher's account may connect")
             link.close()
             return
         link.setblocking(False)
         if len(self._connections) >= _MOST_CONNECTIONS:
             link.close()
-            log.warning("connection refused", peer_uid=uid, reason=f"there are {_MOST_CONNECTIONS} already")
+            self.warn("connection refused", peer_uid=uid, reason=f"there are {_MOST_CONNECTIONS} already")
             return
         connection = Connection(self, link, uid)
         self._connections.add(connection)

@@ -78,6 +78,15 @@ def test_nobody_but_the_watcher_is_served(station: Station, site: Site, name: st
     assert not (mission / "job.log").exists()
 
 
+def test_who_is_refused_again_and_again_does_not_fill_the_log(station: Station, site: Site) -> None:
+    for _ in range(200):
+        with Client(station.installation.helper_socket, None) as client:
+            client.wait_until_closed()
+    assert station.output(site, "echo ran") == "ran\n"
+    refused = [event for event in station.daemon.events if event["event"] == "connection refused"]
+    assert 1 <= sum(event["peer_uid"] == 0 for event in refused) <= 10
+
+
 def test_a_sites_account_cannot_even_reach_the_socket(station: Station, site: Site) -> None:
     with pytest.raises(PermissionError):
         Client(station.installation.helper_socket, site.account)
