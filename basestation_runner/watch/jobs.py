@@ -206,8 +206,7 @@ class Jobs:
 
     def on_up(self) -> None:
         """The helper can be asked: learn what was missed, and tell it what has ended."""
-        self._settled.extend(self._ledger.last_ended(SETTLED_AGAIN))
-        self._tell_settled()
+        self._send_settled(self._ledger.last_ended(SETTLED_AGAIN))  # and none whose end is not durable yet
         if not self.is_complete:
             self._recalled = set()
             self._send({"request": "recall"})
@@ -447,8 +446,11 @@ class Jobs:
 
     def _tell_settled(self) -> None:
         settled, self._settled = self._settled, []
-        for job_ids in _portions(settled):
-            self._send({"request": "settled", "job_ids": job_ids})
+        self._send_settled(settled)
+
+    def _send_settled(self, job_ids: list[str]) -> None:
+        for portion in _portions(job_ids):
+            self._send({"request": "settled", "job_ids": portion})
 
     def _sum_up(self, job: Job, reason: str) -> None:
         """Log why a job was postponed, once for all jobs of a site that have the same reason."""
