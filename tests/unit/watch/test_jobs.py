@@ -380,3 +380,18 @@ class JobsMachine(RuleBasedStateMachine):
 @pytest.mark.usefixtures("tmp_path")
 class TestJobs(JobsMachine.TestCase):  # type: ignore[misc,valid-type]
     settings = settings(max_examples=40, stateful_step_count=60)
+
+
+def test_an_end_that_is_not_durable_is_not_settled_when_the_helper_comes_back() -> None:
+    """Its mark is all that would be left of it if the watcher were killed now."""
+    machine = JobsMachine()
+    machine.start()
+    machine.drop(mission=0)
+    machine.all_is_said_and_heard()
+    machine.disk_fills_up_or_gets_room()
+    machine.a_job_ends(which=0, code=0)
+    machine.all_is_said_and_heard()
+    machine.something_fails("the helper")
+    machine.all_is_said_and_heard()
+    assert len(machine.helper.marks) == 1
+    machine.teardown()
