@@ -221,7 +221,7 @@ class Host:
 
     # Making it
 
-    def add_sites(self, count: int, missions: int = MISSIONS) -> None:
+    def add_sites(self, count: int, missions: int = MISSIONS, scripts: Sequence[str] = SCRIPTS) -> None:
         """Make sites whose scripts are run by /bin/sh, each with a client and a few missions."""
         installation = self.installation
         for script in SCRIPTS:
@@ -234,7 +234,7 @@ class Host:
             self._clients[site.name] = _Client(installation, site)
             home = site.homes / f"sg-{site.name}"
             for which in range(missions):
-                self._add_mission(site, home / f"mission{which}", SCRIPTS[which % len(SCRIPTS)])
+                self._add_mission(site, home / f"mission{which}", scripts[which % len(scripts)])
 
     def _add_mission(self, site: Site, mission: Path, script: str) -> None:
         for path in (mission, mission / "runs"):
@@ -277,10 +277,10 @@ class Host:
         self.requests[request.name] = request
         return request
 
-    def ask(self, lasts: str = "-", *, site: int = 0) -> Request:
-        """Drop one request for the only mission of a site; its job succeeds."""
-        name, mission, script = self._missions[site]
-        request = Request(f"r{next(self._numbers):06}", name, mission, script, 0, lasts)
+    def ask(self, lasts: str = "-", *, mission: int = 0) -> Request:
+        """Drop one request for a mission, which are counted over all sites; its job succeeds."""
+        name, directory, script = self._missions[mission]
+        request = Request(f"r{next(self._numbers):06}", name, directory, script, 0, lasts)
         self.requests[request.name] = request
         self.drop(request)
         return request

@@ -51,11 +51,11 @@ def test_a_step_of_the_clock_loses_no_job_and_repeats_none(host: Host, step: flo
     clock = Clock(host)
     clock.start()
     host.ask()
-    gated = [host.ask("gate", site=site) for site in (0, 1)]
+    gated = [host.ask("gate", mission=which) for which in (0, 1)]
     until(lambda: all(request.runs for request in gated))
     clock.set(step)
     for number in range(4):
-        host.ask(site=number % 2)
+        host.ask(mission=number % 2)
     assert host.watcher is not None
     assert host.helper is not None
     host.watcher.kill()

@@ -23,9 +23,9 @@ def busy(host: Host) -> list[Request]:
     host.start_helper()
     host.start_watcher()
     for number in range(6):
-        host.ask(site=number % 2)
+        host.ask(mission=number % 2)
     rest(host)
-    running = [host.ask("gate", site=site) for site in (0, 1)]
+    running = [host.ask("gate", mission=which) for which in (0, 1)]
     until(lambda: all(request.runs for request in running))
     until(lambda: all((job := host.job(request)) and job.state == "running" for request in running))
     return running
@@ -38,7 +38,7 @@ def state(host: Host) -> Path:
 
 def test_a_ledger_whose_first_page_was_overwritten_loses_no_job_that_runs_or_waits(host: Host, state: Path) -> None:
     busy(host)
-    waiting = [host.ask(site=number % 2) for number in range(8)]
+    waiting = [host.ask(mission=number % 2) for number in range(8)]
     until(lambda: not any(host.waits(request) for request in waiting))
     assert host.watcher is not None
     host.watcher.stop()
@@ -46,7 +46,7 @@ def test_a_ledger_whose_first_page_was_overwritten_loses_no_job_that_runs_or_wai
         file.write(os.urandom(4096))
     watcher = host.start_watcher()
     watcher.wait_event(lambda event: event["event"] == "ledger was damaged: what could be read of it is in a new one")
-    late = [host.ask(site=number % 2) for number in range(4)]
+    late = [host.ask(mission=number % 2) for number in range(4)]
     rest(host)
     assert all(request.runs for request in late)
 
@@ -62,7 +62,7 @@ def test_a_ledger_of_which_nothing_is_left_runs_nothing_twice_and_nothing_beside
         (state / name).write_bytes(os.urandom(5000))
     watcher = host.start_watcher()
     watcher.wait_event(lambda event: event["event"] == "helper was asked for jobs that the ledger may have lost")
-    late = [host.ask(site=number % 2) for number in range(4)]
+    late = [host.ask(mission=number % 2) for number in range(4)]
     until(lambda: not any(host.waits(request) for request in late))
     assert not any(request.runs for request in late)
     host.open_gates()

@@ -22,7 +22,7 @@ def asked_until_held(host: Host) -> list[Request]:
     assert host.watcher is not None
     asked: list[Request] = []
     while not any(map(is_held, host.watcher.events)):
-        asked.append(host.ask(site=len(asked) % 2))
+        asked.append(host.ask(mission=len(asked) % 2))
         until(lambda: not host.waits(asked[-1]) or any(map(is_held, host.watcher.events)))  # type: ignore[union-attr]
     return asked
 
@@ -36,7 +36,7 @@ def test_on_a_full_disk_nothing_is_acknowledged_and_with_room_all_goes_on_by_its
     rest(host)
     watcher_disk.fill()
     asked_until_held(host)
-    late = [host.ask(site=number % 2) for number in range(6)]
+    late = [host.ask(mission=number % 2) for number in range(6)]
     watcher.wait_notification(lambda line: "the ledger cannot be written" in line)
     assert all(host.waits(request) for request in late)
     assert not any(request.runs for request in late)

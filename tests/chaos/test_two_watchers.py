@@ -23,7 +23,7 @@ def test_a_second_watcher_on_one_state_directory_is_refused_and_disturbs_nothing
     assert second.wait(20) == 1
     assert f"another watcher is running on this state directory (pid {first.pid})" in second.log.read_text()
     for number in range(4):
-        host.ask(site=number % 2)
+        host.ask(mission=number % 2)
     rest(host)
 
 
@@ -37,11 +37,11 @@ def test_of_two_watchers_with_their_own_state_one_serves_a_rundir_and_then_the_o
         pending = second.wait_event(partial(is_pending, site.name))
         assert f"is held by process {first.pid}" in pending["reason"]
     for number in range(10):
-        host.ask(site=number % 2)
+        host.ask(mission=number % 2)
     rest(host)
     assert not any(event["event"] == "request accepted" for event in second.events)
     assert first.stop() == 0
-    late = [host.ask(site=number % 2) for number in range(10)]
+    late = [host.ask(mission=number % 2) for number in range(10)]
     until(lambda: all(len(request.runs) == 1 for request in late))
     second.stop()
 
