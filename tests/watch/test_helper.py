@@ -14,7 +14,7 @@ from basestation_runner.watch import helper as helper_module
 from basestation_runner.watch import jobs as jobs_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from tests.watch.conftest import Bench
 
@@ -43,6 +43,32 @@ def test_jobs_wait_for_a_helper_that_comes_late_and_start_at_once_then(
     bench.until(lambda: bench.events("job ended"))
     assert len(bench.events("helper not reachable")) == 1
     assert len(bench.events("helper reachable")) == 1
+
+
+def test_an_hour_without_a_helper_costs_a_few_lines_of_log(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tries as there are in an hour, with jobs that wait."""
+    tries = 0
+    real = helper_module.Helper._try_to_connect
+
+    def counted(helper: helper_module.Helper) -> Coroutine[Any, Any, None]:
+        nonlocal tries
+        tries += 1
+        return real(helper)
+
+    monkeypatch.setattr(helper_module.Helper, "_try_to_connect", counted)
+    monkeypatch.setattr(helper_module, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(helper_module, "LONGEST_DELAY", 0.001)
+    bench.helper.kill()
+    rundir = bench.site("alpha")
+    bench.start()
+    for number in range(20):
+        bench.drop(rundir, f"{number}.run", n=number)
+    bench.until(lambda: len(bench.events("request accepted")) == 20)
+    before = len(bench.capture.entries)
+    bench.until(lambda: tries > 3600 / 5)
+    assert len(bench.capture.entries) - before <= 2
+    bench.helper.start()
+    bench.until(lambda: len(bench.events("job ended")) == 20)
 
 
 def test_a_helper_that_is_killed_with_jobs_running_and_comes_back_loses_none(bench: Bench) -> None:
