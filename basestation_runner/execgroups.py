@@ -5,9 +5,8 @@ groups that it lacks are left out; nothing that was not requested is ever added.
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
-
-from attrs import frozen
 
 MOST_GROUPS: Final = 256
 UNCHANGED: Final = 0xFFFFFFFF
@@ -16,7 +15,7 @@ MOST_GID: Final = UNCHANGED - 1
 """The largest number that a group can have."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Granted:
     """The groups that a job gets: `gids` is the whole list for setgroups(2), its first entry the effective GID."""
 
@@ -29,7 +28,7 @@ class Granted:
         return self.gids[0]
 
 
-@frozen
+@dataclass(frozen=True)
 class Refused:
     """Why the job must not run. `maybe_late`: the account lacks the group now, but a directory service may be late."""
 

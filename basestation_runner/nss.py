@@ -8,9 +8,8 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
-
-from attrs import frozen
 
 _FIRST_BUFFER: Final = 1024
 _LARGEST_BUFFER: Final = 1 << 24
@@ -25,7 +24,7 @@ class LookupFailedError(Exception):
     """The name service did not answer; whether the name exists is not known."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Account:
     """One account; `uid` and `gid` (its primary group) are unsigned numbers."""
 
@@ -36,7 +35,7 @@ class Account:
     shell: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Group:
     """One group."""
 

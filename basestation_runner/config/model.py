@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from attrs import Factory, asdict, frozen
+from attrs import Factory, asdict, field, frozen
 
 from basestation_runner import execgroups
 from basestation_runner.config import rules
@@ -102,6 +102,7 @@ class Config:
     sites: Mapping[str, Site]
     applications: Mapping[str, Application]
     default_application: str | None = None
+    _digests: dict[str, str] = field(factory=dict, init=False, repr=False, eq=False)
 
     def application_for(self, site: Site, script: str) -> Application | None:
         """Given a script, return the profile that claims it among those that the site may use, else the default one."""
@@ -114,7 +115,11 @@ class Config:
 
     def digest(self, site_name: str) -> str:
         """Return a fingerprint of everything that decides how the site's jobs run, the same in every process."""
-        site = self.sites[site_name]
+        if site_name not in self._digests:
+            self._digests[site_name] = self._digest(self.sites[site_name])
+        return self._digests[site_name]
+
+    def _digest(self, site: Site) -> str:
         effective = {
             "site": asdict(site),
             "applications": [asdict(self.applications[name]) for name in site.applications],

@@ -5,16 +5,14 @@ Failing to throttle never stops a job: whatever goes wrong here becomes a warnin
 
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Protocol
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 from cgroupspy.nodes import Node
-
-from basestation_runner.config.model import Site
 
 _MOUNT: Final = "/sys/fs/cgroup"
 _JOBS: Final = "jobs"
@@ -62,27 +60,65 @@ def delegated_root() -> str | None:
     return None
 
 
+class SiteLimits(Protocol):
+    """What a site's entry says of its limits, under the same names; None: no limit."""
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+
+    @property
+    def cpu_quota_pct(self) -> int | None:
+        """Processor time of all its jobs together, in percent of one processor."""
+
+    @property
+    def cpu_weight(self) -> int | None:
+        """Its part of the processor time when others want some too."""
+
+    @property
+    def tasks_max(self) -> int:
+        """The most processes and threads of all its jobs together."""
+
+    @property
+    def memory_high_mb(self) -> int | None:
+        """From how many MiB on each job is slowed down."""
+
+    @property
+    def memory_max_mb(self) -> int | None:
+        """The most MiB that each job may have."""
+
+
 class Cgroups:
     """The cgroups below one root. Without a root, no job is throttled and no accounting is kept."""
 
-    def __init__(self, root: str | None) -> None:
-        """Take the delegated root's path."""
+    def __init__(self, root: str | None, faulty: Iterable[str] = ()) -> None:
+        """Take the delegated root's path, and the sites of whose limits it is known that they cannot be applied."""
         self._root = root
-        self._known_faulty: set[str] = set()
+        self._known_faulty = set(faulty)
 
-    def prepare(self, site: Site) -> str | None:
+    @property
+    def faulty(self) -> list[str]:
+        """The sites whose limits could not be applied when they were prepared."""
+        return sorted(self._known_faulty)
+
+    @property
+    def root(self) -> str | None:
+        """The delegated root's path."""
+        return self._root
+
+    def prepare(self, site: SiteLimits) -> str | None:
         """Make the site's cgroup and set its limits. Return a warning that its jobs need not repeat, or None."""
         warning = _warning(self._prepare(site))
         if warning is not None:
             self._known_faulty.add(site.name)
         return warning
 
-    def make_leaf(self, site: Site, job_id: str) -> tuple[str | None, str | None]:
+    def make_leaf(self, site: SiteLimits, job_id: str) -> tuple[str | None, str | None]:
         """Make the job's cgroup with its limits. Return its cgroup.procs file, or None, and a warning, or None."""
         procs, faults = self._make_leaf(site, job_id)
         return procs, None if site.name in self._known_faulty else _warning(faults)
 
-    def _prepare(self, site: Site) -> list[str]:
+    def _prepare(self, site: SiteLimits) -> list[str]:
         if self._root is None:
             return []
         warnings = _enable(self._root)
@@ -105,7 +141,7 @@ class Cgroups:
                 warnings += _set(group, ((name, unlimited),))
         return warnings + list(_set(group, limits))
 
-    def _make_leaf(self, site: Site, job_id: str) -> tuple[str | None, list[str]]:
+    def _make_leaf(self, site: SiteLimits, job_id: str) -> tuple[str | None, list[str]]:
         if self._root is None:
             return None, []
         path = self._leaf(site.name, job_id)

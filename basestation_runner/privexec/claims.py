@@ -37,9 +37,16 @@ class Claims:
         except OSError as error:
             raise _unusable(state_dir, error) from error
 
+    @classmethod
+    def of_descriptors(cls, claims: int, exits: int, starting: int) -> "Claims":
+        """Return the same as another process has, from the descriptors that it has passed on."""
+        self = cls.__new__(cls)
+        self._claims, self._exits, self._starting = claims, exits, starting
+        return self
+
     @property
-    def descriptors(self) -> tuple[int, ...]:
-        """What a keeper must keep open to use this."""
+    def descriptors(self) -> tuple[int, int, int]:
+        """What a keeper must keep open to use this, and another process to use the same."""
         return self._claims, self._exits, self._starting
 
     def claim(self, job_id: str, mark: Mark) -> bool:

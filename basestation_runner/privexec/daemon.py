@@ -1,6 +1,5 @@
 """`runner privexec`: from the command line to a helper that serves, and to its end. Jobs outlive it."""
 
-import gc
 import os
 import resource
 import time
@@ -15,16 +14,17 @@ from basestation_runner import logs, nss, proctitle, trust
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.model import Config, Site
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
-from basestation_runner.privexec import policy
+from basestation_runner.privexec import accounts
+from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
 from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.forks import Forks
 from basestation_runner.privexec.jobs import Jobs
 from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.options import HelperOptions
 from basestation_runner.privexec.order import NotNowError, RefusedError
-from basestation_runner.privexec.policy import Caller
 from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
 from basestation_runner.systemd import Notifier
@@ -49,11 +49,12 @@ def run(options: HelperOptions) -> int:
     )
     proctitle.set_title("runner-privexec")
     _hear_signals()
+    forks = _fork_server()
     changes = secure_helper()
     config = _config(options, privileged=changes)
     if changes:
         trust.check_program()
-    caller = policy.caller(changes=changes, watcher_user=options.watcher_user)
+    caller = accounts.caller(changes=changes, watcher_user=options.watcher_user)
     _check_accounts(config, caller)
     claims = Claims(options.state_dir)
     locks = hold([f"{options.priv_exec_socket}.lock", str(options.state_dir / "lock")])
@@ -61,10 +62,17 @@ def run(options: HelperOptions) -> int:
 
     events = Loop()
     post = Post(caller, claims, _cgroups(options.cgroup_root, config), str(options.cache_dir))
-    table = Jobs(events, post)
+    table = Jobs(events, post, forks)
     table.adopt()
     server = Server(events, Requests(config, table, events).take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
+    lost: list[str] = []
+
+    def on_lost() -> None:
+        lost.append("the fork server has ended")
+        events.stop()
+
+    forks.begin(events, post, on_lost)
     events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: log_file.reopen_if_rotated})
 
     def status() -> str:
@@ -78,9 +86,6 @@ def run(options: HelperOptions) -> int:
     _repeat(events, _ROTATION_INTERVAL, log_file.reopen_if_rotated)
     _repeat(events, _SWEEP_INTERVAL, table.sweep_cgroups)
     events.call_later(_PRUNING_AFTER, lambda: _repeat(events, _PRUNING_INTERVAL, table.prune))
-    # What is there now lives for ever; keepers share it, and a collection in them would copy it.
-    gc.collect()
-    gc.freeze()
     log.info(
         "helper ready",
         sites=len(config.sites),
@@ -93,9 +98,12 @@ def run(options: HelperOptions) -> int:
 
     notifier.stopping()
     server.close()
+    forks.close()
     log.info("helper stopped", jobs_running=table.alive)
     for lock in locks:
         lock.close()
+    if lost:
+        raise RunnerError(lost[0], hint="jobs run on, and the next helper takes them up: start it again")
     return EXIT_OK
 
 
@@ -104,6 +112,13 @@ def _occupy_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
+
+
+def _fork_server() -> Forks:
+    try:
+        return Forks()
+    except OSError as error:
+        raise TemporaryError(f"the fork server cannot be started: {error.strerror}") from error
 
 
 def _hear_signals() -> None:
@@ -135,7 +150,7 @@ def _check_accounts(config: Config, caller: Caller) -> None:
     for site in config.sites.values():
         _await_account(site, deadline)
         try:
-            policy.resolve(site, caller)
+            accounts.resolve(site, caller)
         except NotNowError as error:
             log.warning("site cannot run jobs at present", site=site.name, reason=str(error))
         except RefusedError as error:

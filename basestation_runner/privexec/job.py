@@ -140,8 +140,7 @@ def _environment(order: Order, account: nss.Account, cache_dir: str) -> tuple[Ma
         "SHELL": account.shell or "/bin/sh",
         "LANG": _LANG,
         **({} if cache is None else {"MPLCONFIGDIR": f"{cache}/matplotlib"}),
-        **dict(order.application.env),
-        **dict(order.site.env),
+        **order.env,
         "RUNNER_SITE": order.site.name,
         "RUNNER_JOB_ID": order.job_id,
     }, warnings

@@ -1,24 +1,27 @@
 """The helper's table of jobs: forks a keeper for each dispatch, hears from it, and tells the watcher how it went.
 
-A job's keeper is waited for through its pidfd, whether this helper forked it or found it at start.
+The fork server says when a keeper that this helper had forked has ended; one that was found at start is waited for
+through its pidfd.
 """
 
 import os
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from signal import SIGALRM, SIGKILL
+from functools import partial
+from signal import SIGALRM
 from typing import Any, Final, Literal
 
 import structlog
 
 from basestation_runner import processes, protocol
 from basestation_runner.privexec import keeper
+from basestation_runner.privexec.forks import Forks
 from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
-_DESCRIPTORS_A_JOB: Final = 2  # a pidfd and its report
+_DESCRIPTORS_A_JOB: Final = 2  # its report, and while it is being ordered another one
 _SPARE_DESCRIPTORS: Final = 128
 _MOST_KEEPERS: Final = 4096
 _EMPTY_INTERVAL: Final = 0.2  # seconds between looks at the cgroup of a job that was killed; they die at once
@@ -41,7 +44,6 @@ class Job:
     request: Mapping[str, Any] | None = None
     asked_by: int | None = None  # uid of whoever ordered it; None: an earlier helper was asked
     subscriber: Subscriber | None = None
-    keeper_pid: int | None = None  # None: forked by an earlier helper, and reaped by init
     report: int | None = None
     pid: int | None = None
     started_at: float | None = None
@@ -53,10 +55,11 @@ class Job:
 class Jobs:
     """All jobs that the helper knows, and what it does about each."""
 
-    def __init__(self, events: Loop, post: Post) -> None:
+    def __init__(self, events: Loop, post: Post, forks: Forks) -> None:
         """Start with an empty table; `adopt` fills it with what an earlier helper left."""
         self._loop = events
         self._post = post
+        self._forks = forks
         self._jobs: dict[str, Job] = {}
         self._warned: set[tuple[str, str]] = set()
         self._waited_for = 0
@@ -163,49 +166,52 @@ class Jobs:
             raise NotNowError(f"the helper keeps {self._waited_for} jobs already")
 
     def _fork_keeper(self, order: Order, subscriber: Subscriber, asked_by: int) -> None:
+        job = Job(order.job_id, order.site.name, "starting", order.request, asked_by, subscriber)
         try:
-            pid, pidfd, report = self._fork(order)
+            job.report = self._fork(order, job)
         except OSError as error:
-            reason = f"the keeper cannot be forked: {error.strerror}"
-            _answer(subscriber, "temporary", order.job_id, reason=reason, absent=False)
+            self._not_forked(job, error.errno or 0)
             return
-        job = Job(
-            order.job_id,
-            order.site.name,
-            "starting",
-            order.request,
-            asked_by,
-            subscriber,
-            keeper_pid=pid,
-            report=report,
-        )
+        self._waited_for += 1
         self._jobs[order.job_id] = job
-        self._loop.watch(report, lambda _: self._take_report(job))
-        self._wait_for_keeper(job, pidfd)
+        self._loop.watch(job.report, lambda _: self._take_report(job))
 
-    def _fork(self, order: Order) -> tuple[int, int, int]:
-        """Fork a keeper; return its pid, its pidfd and the descriptor of its reports. Raises OSError."""
+    def _fork(self, order: Order, job: Job) -> int:
+        """Have a keeper forked; return the descriptor of its reports. Raises OSError."""
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
             os.set_blocking(reader, False)
-            pid = os.fork()
-            if pid == 0:
-                keeper.main(order, self._post, writer)
-            try:
-                return pid, os.pidfd_open(pid), reader  # it cannot be another process's: only we reap our children
-            except OSError:
-                os.kill(pid, SIGKILL)
-                os.waitpid(pid, 0)
-                raise
+            self._forks.fork(order, writer, partial(self._forked_keeper_ended, job))
         except OSError:
             os.close(reader)
             raise
         finally:
             os.close(writer)
+        return reader
+
+    def _not_forked(self, job: Job, fault: int) -> None:
+        reason = f"the keeper cannot be forked: {os.strerror(fault)}"
+        _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
+
+    def _forked_keeper_ended(self, job: Job, fault: int, status: int) -> None:
+        if fault:
+            self._waited_for -= 1
+            self._take_report(job)
+            self._forget_unstarted(job)
+            self._not_forked(job, fault)
+        else:
+            self._keeper_ended(job, status)
 
     def _wait_for_keeper(self, job: Job, pidfd: int) -> None:
+        """Wait for a keeper of an earlier helper, which is reaped by init."""
+
+        def ended(_: int) -> None:
+            self._loop.forget(pidfd)
+            os.close(pidfd)
+            self._keeper_ended(job, 0)
+
         self._waited_for += 1
-        self._loop.watch(pidfd, lambda _: self._keeper_ended(job, pidfd))
+        self._loop.watch(pidfd, ended)
 
     def _take_report(self, job: Job) -> None:
         """Take what the keeper has said so far: how the start went, and later how the job ended."""
@@ -261,12 +267,9 @@ class Jobs:
         """Drop a job that has no claim; its keeper is still reaped when it ends."""
         self._jobs.pop(job.job_id, None)
 
-    def _keeper_ended(self, job: Job, pidfd: int) -> None:
-        self._loop.forget(pidfd)
-        os.close(pidfd)
+    def _keeper_ended(self, job: Job, status: int) -> None:
         self._waited_for -= 1
         self._take_report(job)
-        status = os.waitpid(job.keeper_pid, 0)[1] if job.keeper_pid is not None else 0
         if self._jobs.get(job.job_id) is not job or job.state == "ended":
             return  # it was refused or put back, or the keeper has said all
         if self._post.claims.claimed(job.job_id) is None:

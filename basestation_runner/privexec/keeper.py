@@ -1,29 +1,29 @@
-"""The keeper: one small process a job, child of the helper, parent of the job. It outlives the helper.
+"""The keeper: one small process a job, child of the fork server, parent of the job. It outlives the helper.
 
 It decides the job's identity, claims the job, starts it, waits for its end and records it. It reads nothing but its
-order, and imports and opens no program file after the fork: an upgrade may be replacing them.
+order, and imports and opens no program file after the fork: an upgrade may be replacing them. A keeper whose job has
+ended may get another one: what it has in memory by then need not be made again.
 """
 
 import array
-import gc
 import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
-from basestation_runner.privexec import job, policy
+from basestation_runner.privexec import accounts, job
+from basestation_runner.privexec.accounts import Caller, Resolved
 from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
-from basestation_runner.privexec.policy import Caller, Resolved
 
 LOOKUP_SECONDS: Final = 30
 """How long the name service may take before the job is put back and tried later."""
@@ -31,6 +31,15 @@ LOOKUP_SECONDS: Final = 30
 _TAIL_BYTES: Final = 4096
 _MESSAGE_BYTES: Final = 1 << 16
 _RETRY_SECONDS: Final = 5  # a full disk gives no event to wait for
+
+
+DONE: Final = b"d"
+"""To the fork server: the job has ended or was not started, and another one may come."""
+
+PASSED_WITH_ORDER: Final = 2
+"""Descriptors that come with a job: a file with its Order, and the pipe for what is to be reported of it."""
+
+_MOST_NUMBER: Final = 8
 
 
 class _ClaimedError(Exception):
@@ -83,48 +92,74 @@ class _Job:
     outcome: Mapping[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def close(self) -> None:
+        """Close what this process has of it."""
+        self.socket.close()
+        if self.log is not None:
+            os.close(self.log.descriptor)
 
-def main(order: Order, post: Post, report: int) -> NoReturn:
-    """Keep one job from look-up to exit record, in a fresh fork of the helper. Never returns.
+
+def main(link: socket.socket, post: Post) -> NoReturn:
+    """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns."""
+    try:
+        _settle_in(link, post)
+        while True:
+            _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
+            if not descriptors:
+                break  # there is no fork server any more, or it has enough keepers
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
+            order, report = descriptors
+            keep(order, post, report, (link.fileno(), order, report, *post.claims.descriptors))
+            os.close(order)
+            os.close(report)
+            link.send(DONE)
+    finally:
+        os._exit(0)  # a forked process must never return into the fork server's loop
+
+
+def keep(order: int, post: Post, report: int, own: Sequence[int]) -> None:
+    """Keep one job from look-up to exit record. The descriptors `own` are not for the job's child.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
     claimed the job, {"outcome": "claimed"}; and after a start {"outcome": "ended", "record"}.
     """
     try:
-        _settle_in(order, post, report)
-        child = _start(order, post, report)
+        wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
+        proctitle.set_title(f"runner-keeper:{wanted.site.name}")
+        child = _start(wanted, post, report, own)
     except RefusedError as error:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
         _report(report, outcome="temporary", reason=str(error), absent=error.absent)
     except _ClaimedError:
         _report(report, outcome="claimed")
-    except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, the helper's log must have it
+    except Exception as error:
+        # The process ends by this: whatever it was, the helper's log must have it.
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
+        raise
     else:
-        _finish(order, post, report, child)  # should that fail, there is no record, and the job is lost
-    finally:
-        os._exit(0)  # a forked process must never return into the helper's loop
+        _finish(wanted, post, report, child)  # should that fail, there is no record, and the job is lost
 
 
-def _settle_in(order: Order, post: Post, report: int) -> None:
-    """Let go of everything that is the helper's: a socket held here would keep a dead helper's address in use."""
-    gc.disable()  # a collection would touch, and so copy, every page that is shared with the helper
-    proctitle.set_title(f"runner-keeper:{order.site.name}")
+def _settle_in(link: socket.socket, post: Post) -> None:
+    """Let go of everything that is the fork server's, and hear what that alone has heard.
+
+    What it ignores is ignored here too: signals that are meant for the helper.
+    """
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the helper; this one ends when its job has
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    kept = sorted({2, report, *post.claims.descriptors})
+    kept = sorted({2, link.fileno(), *post.claims.descriptors})
     for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
 
 
-def _start(order: Order, post: Post, report: int) -> _Job:
+def _start(order: Order, post: Post, report: int, own: Sequence[int]) -> _Job:
     """Start the job, once, and return it."""
     resolved = _resolve(order, post.caller)
     procs, warning = post.cgroups.make_leaf(order.site, order.job_id)
@@ -132,14 +167,12 @@ def _start(order: Order, post: Post, report: int) -> _Job:
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
     who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
-    child = _fork_job(order, post, resolved, who, report)
-    _claim(order, post, child)
-    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
-        child.socket.send(job.GO)
-    _await_exec(child)
-    outcome = child.outcome
-    if outcome is None or outcome["outcome"] != "ready":
-        _give_up(order, post, child)
+    child = _fork_job(order, post, resolved, who, own)
+    try:
+        command = _release(order, post, child)
+    except (RefusedError, NotNowError, _ClaimedError):
+        child.close()
+        raise
     _report(
         report,
         outcome="started",
@@ -147,10 +180,21 @@ def _start(order: Order, post: Post, report: int) -> _Job:
         started_at=child.started_at,
         uid=who.uid,
         groups=who.groups,
-        command=outcome["command"],
+        command=command,
         warnings=warnings + child.warnings,
     )
     return child
+
+
+def _release(order: Order, post: Post, child: _Job) -> str:
+    """Claim the job and let its child go on; return the command that it executes."""
+    _claim(order, post, child)
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
+        child.socket.send(job.GO)
+    _await_exec(child)
+    if child.outcome is None or child.outcome["outcome"] != "ready":
+        _give_up(order, post, child)
+    return str(child.outcome["command"])
 
 
 def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
@@ -158,12 +202,12 @@ def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
-    if order.application.timing_line and child.log:
+    if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
         "job_id": order.job_id,
         "site": order.site.name,
-        "application": order.application.name,
+        "application": order.application,
         "script": order.script,
         "pid": child.pid,
         "exit_code": code if code >= 0 else None,
@@ -181,23 +225,24 @@ def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
     }
     _record(post.claims, order.job_id, record, report)
     post.cgroups.remove_leaf(order.site.name, order.job_id)
+    child.close()
 
 
 def _resolve(order: Order, caller: Caller) -> Resolved:
     """Look up account and groups; a name service that hangs ends this process by the alarm, and only this job waits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LOOKUP_SECONDS)
-    resolved = policy.resolve(order.site, caller)
+    resolved = accounts.resolve(order.site, caller)
     signal.alarm(0)
     return resolved
 
 
-def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, report: int) -> _Job:
+def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, own: Sequence[int]) -> _Job:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         ours.close()
-        for descriptor in (report, *post.claims.descriptors):
+        for descriptor in own:
             os.close(descriptor)
         job.run(order, resolved.account, who, theirs, post.cache_dir)
     theirs.close()
@@ -212,7 +257,7 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
     mark = {
         "job_id": order.job_id,
         "site": order.site.name,
-        "application": order.application.name,
+        "application": order.application,
         "script": order.script,
         "request": order.request,
         "claimed_at": time.time(),

@@ -1,9 +1,13 @@
-"""The dispatch record: what one job was started with, frozen when it is started, and what may stop that."""
+"""The dispatch record: what one job is started with, frozen when it is ordered, and what may stop that.
 
+The helper makes it from its own configuration; plain values, since its keeper reads it in another process, which knows
+no configuration.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from basestation_runner.config.model import Application, Site
 
 
 class RefusedError(Exception):
@@ -23,58 +27,52 @@ class NotNowError(Exception):
 
 
 @dataclass(frozen=True)
+class OrderedSite:
+    """The part of a site's entry that counts for one of its jobs; each field is the entry's."""
+
+    name: str
+    runner_user: str
+    groups: Sequence[str | int] | None
+    roots: Sequence[str]
+    jail_root: str | None
+    cpu_quota_pct: int | None
+    cpu_weight: int | None
+    memory_high_mb: int | None
+    memory_max_mb: int | None
+    tasks_max: int
+
+
+@dataclass(frozen=True)
 class Order:
-    """One job to start: the site and the application from the helper's own config, the rest from the request."""
+    """One job to start: the site and the application from the helper's own config, the rest from the request.
+
+    `jailed`: its paths are as seen inside the site's jail. `program` is the interpreter and the script's path,
+    `own_args` what the request gives it, jailed paths still as in the jail, `appended_args` what the application adds.
+    `env` is what site and application set. `request` is what our own watcher can make its entry of the job from,
+    should it have lost it; None for a legacy one's.
+    """
 
     job_id: str
-    site: Site
-    application: Application
+    site: OrderedSite
+    application: str
+    timing_line: bool
     home: str
     mission_dir: str
     log_file: str
+    jailed: bool
     script: str
-    args: tuple[str, ...]
-    queue_length: int
-    on_host: bool = False  # from a watcher that has made paths and arguments the host's by itself
+    program: Sequence[str]
+    own_args: Sequence[str]
+    appended_args: Sequence[str]
+    env: Mapping[str, str]
+    request: Mapping[str, Any] | None
 
-    @property
-    def request(self) -> dict[str, Any] | None:
-        """What our own watcher can make its entry of the job from, should it have lost it; None for a legacy one's."""
-        if self.on_host:
-            return None
-        return {
-            "site": self.site.name,
-            "application": self.application.name,
-            "home": self.home,
-            "mission_dir": self.mission_dir,
-            "log_file": self.log_file,
-            "script": self.script,
-            "args": list(self.args),
-        }
+    def to_bytes(self) -> bytes:
+        """Return what `from_bytes` makes an equal order of."""
+        return json.dumps({**vars(self), "site": vars(self.site)}).encode()
 
-    @property
-    def jailed(self) -> bool:
-        """Whether its paths are as seen inside the site's jail."""
-        return self.site.jailed and not self.on_host
-
-    @property
-    def program(self) -> tuple[str, str]:
-        """The interpreter and the script's path: from config and a bare name, never from a path in a request."""
-        return self.site.python_version, f"{self.site.basestation_dir}/{self.script}"
-
-    @property
-    def own_args(self) -> tuple[str, ...]:
-        """The request's arguments without those that the application strips; jailed paths still as in the jail."""
-        if self.on_host:
-            return self.args
-        return tuple(word for word in self.args if word not in self.application.strip_args)
-
-    @property
-    def appended_args(self) -> tuple[str, ...]:
-        """The application's own arguments."""
-        if self.on_host:
-            return ()
-        return tuple(
-            word.replace("{job_id}", self.job_id).replace("{queue_length}", str(self.queue_length))
-            for word in self.application.append_args
-        )
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Order":
+        """Return the order that another process wrote."""
+        fields = json.loads(data)
+        return cls(**{**fields, "site": OrderedSite(**fields["site"])})

@@ -30,7 +30,7 @@ import sys
 
 sys.path.insert(0, {lib!r})
 {prelude}
-from basestation_runner.cli import main
+from basestation_runner.__main__ import main
 
 sys.exit(main())
 """
@@ -46,7 +46,7 @@ class Program:
 
 def in_place() -> Program:
     """Return the program as it is found now, for daemons that run as the caller."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from basestation_runner.cli import main; sys.exit(main())"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from basestation_runner.__main__ import main; sys.exit(main())"
     return Program((sys.executable, "-c", code), _interpreter())
 
 

@@ -1,3 +1,3 @@
-from basestation_runner.cli import main
+from basestation_runner.__main__ import main
 
 raise SystemExit(main())
