@@ -4,6 +4,7 @@ Another one is described by an adapter, a TOML file (see README.md): how its dae
 that they are ready.
 """
 
+import contextlib
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,12 +45,14 @@ class Runner:
     """This project's program, as a unit of systemd starts it: its log goes to a file, warnings to stderr."""
 
     name: str = "runner"
+    watcher_arguments: tuple[str, ...] = ()
 
     def start(self, installation: Installation) -> dict[str, Started]:
         """Start the helper, then the watcher."""
+        helper, watcher = _log(installation, "helper"), _log(installation, "watcher")
         return {
-            "helper": _timed(lambda: installation.start_helper(*_log(installation, "helper"), wait=False)),
-            "watcher": _timed(lambda: installation.start_watcher(*_log(installation, "watcher"), wait=False)),
+            "helper": _timed(lambda: installation.start_helper(*helper, wait=False)),
+            "watcher": _timed(lambda: installation.start_watcher(*watcher, *self.watcher_arguments, wait=False)),
         }
 
 
@@ -118,9 +121,11 @@ def _start_other(
 ) -> Started:
     words = [_filled(word, known) for word in command.words]
     identity = Identity(installation.account(command.account), command.capabilities)
+    waiting = [Path(path) for pattern in command.ready for path in _paths(pattern, known, rundirs)]
+    for path in waiting:
+        path.unlink(missing_ok=True)  # left by one that was killed
     begin = time.monotonic()
     daemon = installation.start(command.name, words, identity, command.environment)
-    waiting = [Path(path) for pattern in command.ready for path in _paths(pattern, known, rundirs)]
     while waiting := [path for path in waiting if not path.exists()]:
         if daemon.returncode is not None or time.monotonic() - begin > READY_WITHIN:
             raise RunnerError(
@@ -155,6 +160,7 @@ def _log(installation: Installation, name: str) -> tuple[str, str]:
 
 
 def stop(daemons: Mapping[str, Started]) -> None:
-    """Stop daemons, the last one first. Raises RunnerError for one that has to be killed."""
+    """Stop daemons, the last one first."""
     for started in reversed(list(daemons.values())):
-        started.daemon.stop()
+        with contextlib.suppress(RunnerError):  # it did not end by itself, and has been killed
+            started.daemon.stop()

@@ -1,35 +1,43 @@
-"""The results as plain text for a terminal. Pure."""
+"""The results as a table for a terminal. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from bench.book import Book
-from bench.figures import AIMS, Figure
+from bench.figures import Figure, aim_of
+
+_LONG: Final = 100  # at three digits nothing follows the point
 
 
-def table(books: Sequence[Book], changes: dict[str, str]) -> str:
-    """Return all figures, one line each: the programs' values side by side, aims, changes since the last record."""
-    ours, *others = books
-    keys = {figure.key: figure for book in books for figure in book.figures.values()}
-    head = ["", ours.name, *(book.name for book in others), "aim", "", "since last"]
-    rows = [head]
-    for key in sorted(keys, key=lambda key: key.split(".")[0]):
-        aim, own = AIMS.get(key), ours.figures.get(key)
-        verdict = "" if aim is None or own is None else ("reached" if aim.reached(own.value) else "MISSED")
-        values = [shown(book.figures.get(key)) for book in books]
-        rows.append([f"{key.split('.')[0]}  {keys[key].what}", *values, str(aim or ""), verdict, changes.get(key, "")])
-    return "\n".join(columns(rows))
+def table(books: Sequence[Book], changes: Mapping[str, str], *, with_aims: bool) -> str:
+    """Return all figures, one line each. Aims are for whole runs, not for quick ones."""
+    return "\n".join(_columns(rows(books, changes, with_aims=with_aims)))
 
 
-def shown(figure: Figure | None) -> str:
-    """Return a figure's value with its unit, to three digits."""
+def rows(books: Sequence[Book], changes: Mapping[str, str], *, with_aims: bool = True) -> list[list[str]]:
+    """Return a heading and one row a figure: each program's value, the aim, whether ours reaches it, its change."""
+    ours = books[0]
+    known = {figure.key: figure for book in books for figure in book.figures.values()}
+    found = [["", *(book.name for book in books), "aim", "", "since last"]]
+    for key in sorted(known, key=lambda key: key.partition(".")[0]):
+        aim, own = aim_of(key) if with_aims else None, ours.figures.get(key)
+        verdict = "" if aim is None or own is None else ("reached" if aim.reached(own.value) else "missed")
+        values = [_shown(book.figures.get(key)) for book in books]
+        letter = key.partition(".")[0]
+        found.append([f"{letter}  {known[key].what}", *values, str(aim or ""), verdict, changes.get(key, "")])
+    return found
+
+
+def _shown(figure: Figure | None) -> str:
+    """Return a figure's value, to three digits, with its unit."""
     if figure is None:
         return "-"
     value = figure.value
-    digits = f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+    digits = f"{value:.0f}" if value >= _LONG or value == int(value) else f"{value:.3g}"
     return f"{digits} {figure.unit}".rstrip()
 
 
-def columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield rows as lines with aligned cells, the first to the left and the others to the right."""
     rows = list(rows)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -19,7 +19,7 @@ from bench.subjects import Subject, stop
 _PATIENCE: Final = 30.0
 """Seconds without any run after which the rest counts as lost."""
 _WARM_UP: Final = 8
-_REST: Final = 0.5  # seconds, for the ends of what ran before
+_REST: Final = 0.5
 
 
 @frozen
@@ -34,6 +34,11 @@ class Run:
     def rate(self) -> float:
         """Jobs a second."""
         return (len(self.gaps_ms) + 1) / self.seconds
+
+
+def rest() -> None:
+    """Wait for the ends of what ran before, which the next measurement should not have to share the machine with."""
+    time.sleep(_REST)
 
 
 def drop_all(host: Host, requests: Sequence[Request]) -> Run:
@@ -101,7 +106,7 @@ def _repeated(session: Session, host: Host, queues: Sequence[tuple[Site, int]]) 
     for _ in range(session.plan.repeats):
         requests = host.requests(queues)
         session.floor.sample(session.plan.floor)
-        time.sleep(_REST)
+        rest()
         runs.append(drop_all(host, requests))
     return runs
 
