@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
 STAMP := $(VENV)/.installed
 LOCKS := requirements/build.lock requirements/dev.lock requirements/runtime.lock
-CHECKED := basestation_runner cmd tests
+CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
 
@@ -64,6 +64,10 @@ fuzz: setup ## try new inputs on parsers and loader (FUZZ_SECONDS=60, FUZZ_SEED 
 chaos: setup ## as root, kill everything at random moments and see that nothing is lost (CHAOS_ROUNDS=200, CHAOS_SEED)
 	$(BIN)/python -m tests.chaos.run
 
+.PHONY: bench
+bench: setup ## as root, measure how fast and how small the program is (for instance ARGS=--quick)
+	$(BIN)/python -m bench $(ARGS)
+
 .PHONY: lint
 lint: setup ## check format, style and types
 	$(BIN)/ruff format --check .
@@ -91,4 +95,4 @@ lock: ## resolve the locked dependencies anew (ARGS=--upgrade for newer ones)
 .PHONY: clean
 clean: ## remove everything that the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find basestation_runner cmd tests -name __pycache__ -prune -exec rm -rf {} +
+	find $(CHECKED) -name __pycache__ -prune -exec rm -rf {} +

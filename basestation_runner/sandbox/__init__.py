@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import pwd
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,21 +43,28 @@ class Sandbox:
 
 
 @contextlib.contextmanager
-def with_accounts() -> Iterator[Sandbox]:
+def with_accounts(*, runner: Path | None = None, disk: Path | None = None) -> Iterator[Sandbox]:
     """Open a sandbox with accounts of its own; needs root, and moves the calling thread to its own mount namespace.
 
-    Raises RunnerError when root may not do that, or when other accounts cannot run this Python.
+    Its daemons are those of the program `runner`; without one, of a copy of this program. It lies in memory, or in a
+    new directory in `disk`. Raises RunnerError when root may not do that, or when other accounts cannot run this Python
+    or that program.
     """
     with contextlib.ExitStack() as cleanup:
         # Not in $TMPDIR: every account must reach it, and none but root may be able to change it.
         root = Path(tempfile.mkdtemp(prefix="runner-", dir="/run"))
         cleanup.callback(root.rmdir)
         namespace.enter()
-        namespace.mount_tmpfs(root)
+        if disk is None:
+            namespace.mount_tmpfs(root)
+        else:
+            namespace.bind(_new_directory(disk, cleanup), root)
         cleanup.callback(namespace.unmount, root)
         accounts = _private_accounts(root / "etc", cleanup)
-        program.check_interpreter(accounts.user(HELPER).uid)
-        yield Sandbox(root, program.install(root / "program"), accounts)
+        helper = accounts.user(HELPER).uid
+        program.check_interpreter(helper)
+        found = program.install(root / "program") if runner is None else program.at(runner, helper)
+        yield Sandbox(root, found, accounts)
 
 
 @contextlib.contextmanager
@@ -68,6 +76,14 @@ def single_account() -> Iterator[Sandbox]:
         raise RunnerError(f"uid {os.getuid()} has no account", hint="run this as an account that has a name") from error
     with tempfile.TemporaryDirectory(prefix="runner-") as root:
         yield Sandbox(Path(root), program.in_place(), None)
+
+
+def _new_directory(disk: Path, cleanup: contextlib.ExitStack) -> Path:
+    """Return a new directory that all can reach and root alone can write, until `cleanup`."""
+    directory = Path(tempfile.mkdtemp(prefix="runner-", dir=disk))
+    cleanup.callback(shutil.rmtree, directory)
+    directory.chmod(0o755)
+    return directory
 
 
 def _private_accounts(directory: Path, cleanup: contextlib.ExitStack) -> Accounts:

@@ -4,8 +4,9 @@ The host's own entries stay readable, so that root and the system accounts keep 
 those that hosts use, and differ between sandboxes that run side by side.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ class _Group:
 
 @define
 class Accounts:
-    """The accounts and groups of one sandbox; every change is visible at once, to every process in it.
+    """The accounts and groups of one sandbox; every change is visible at once (see `together`), to every process in it.
 
     `publish(name, text)` must replace /etc/`name` in one step: daemons look names up while tests change them.
     """
@@ -38,6 +39,7 @@ class Accounts:
     _users: dict[str, Account] = field(factory=dict, init=False)
     _groups: dict[str, _Group] = field(factory=dict, init=False)
     _host: dict[str, list[str]] = field(init=False)
+    _is_held: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Read what the host has, before anything of ours is shown."""
@@ -110,6 +112,17 @@ class Accounts:
             self._groups[name] = evolve(group, members=tuple(member for member in group.members if member != user))
         self._write_groups()
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Make all changes of this block visible at its end, so that many of them cost no more than one."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self._write_users()
+            self._write_groups()
+
     def snapshot(self) -> Callable[[], None]:
         """Return a function that brings back the accounts as they are now."""
         then = dict(self._users), dict(self._groups), self._next_id
@@ -135,16 +148,18 @@ class Accounts:
 
     def _write_users(self) -> None:
         lines = [f"{u.name}:x:{u.uid}:{u.gid}::{u.home}:{u.shell}" for u in self._users.values()]
-        self._publish("passwd", self._text("passwd", self._users, lines))
+        self._show("passwd", self._users, lines)
 
     def _write_groups(self) -> None:
         lines = [f"{name}:x:{group.gid}:{','.join(group.members)}" for name, group in self._groups.items()]
-        self._publish("group", self._text("group", self._groups, lines))
+        self._show("group", self._groups, lines)
 
-    def _text(self, file: str, names: Iterable[str], lines: list[str]) -> str:
+    def _show(self, file: str, names: Iterable[str], lines: list[str]) -> None:
+        if self._is_held:
+            return
         ours = set(names)
         host = [line for line in self._host[file] if line.split(":", 1)[0] not in ours]
-        return "\n".join([*host, *lines, ""])
+        self._publish(file, "\n".join([*host, *lines, ""]))
 
 
 def _host_lines(path: Path) -> list[str]:

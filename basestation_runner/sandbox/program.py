@@ -50,6 +50,13 @@ def in_place() -> Program:
     return Program((sys.executable, "-c", code), _interpreter())
 
 
+def at(path: Path, uid: int) -> Program:
+    """Return the installed program `path`. Raises RunnerError unless `uid` can run it and only root can change it."""
+    command = str(path.absolute())
+    _check_runs([command, "--version"], uid, "other accounts cannot run this program, or can change it")
+    return Program((command,), _interpreter())
+
+
 def install(directory: Path) -> Program:
     """Copy the program and what it needs below `directory`, which only root can write."""
     lib = directory / "lib"
@@ -79,16 +86,17 @@ def write_launcher(path: Path, python: str, lib: Path, prelude: str = "") -> Pat
 
 def check_interpreter(uid: int) -> None:
     """Raise RunnerError unless the account `uid` can run this Python and no account but root can change it."""
-    python = _interpreter()
+    hint = "use Debian's: make clean, then make setup PYTHON=/usr/bin/python3"
+    what = "other accounts cannot run this Python, or can change it"
+    _check_runs([_interpreter(), "-IS", "-c", ""], uid, what, hint)
+
+
+def _check_runs(command: list[str], uid: int, what: str, hint: str | None = None) -> None:
     try:
-        check_chain(python)
-        subprocess.run([python, "-IS", "-c", ""], check=True, capture_output=True, user=uid, group=uid, extra_groups=[])
+        check_chain(command[0])
+        subprocess.run(command, check=True, capture_output=True, cwd="/", user=uid, group=uid, extra_groups=[])
     except (RunnerError, OSError, subprocess.CalledProcessError) as error:
-        raise RunnerError(
-            "other accounts cannot run this Python, or can change it",
-            where=python,
-            hint="use Debian's: make clean, then make setup PYTHON=/usr/bin/python3",
-        ) from error
+        raise RunnerError(what, where=command[0], hint=hint) from error
 
 
 def _interpreter() -> str:
