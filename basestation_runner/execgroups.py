@@ -5,8 +5,7 @@ groups that it lacks are left out; nothing that was not requested is ever added.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST_GROUPS: Final = 256
 UNCHANGED: Final = 0xFFFFFFFF
@@ -15,8 +14,7 @@ MOST_GID: Final = UNCHANGED - 1
 """The largest number that a group can have."""
 
 
-@dataclass(frozen=True)
-class Granted:
+class Granted(NamedTuple):
     """The groups that a job gets: `gids` is the whole list for setgroups(2), its first entry the effective GID."""
 
     gids: tuple[int, ...]
@@ -28,8 +26,7 @@ class Granted:
         return self.gids[0]
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """Why the job must not run. `maybe_late`: the account lacks the group now, but a directory service may be late."""
 
     reason: str

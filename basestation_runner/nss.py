@@ -8,8 +8,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 _FIRST_BUFFER: Final = 1024
 _LARGEST_BUFFER: Final = 1 << 24
@@ -24,8 +23,7 @@ class LookupFailedError(Exception):
     """The name service did not answer; whether the name exists is not known."""
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """One account; `uid` and `gid` (its primary group) are unsigned numbers."""
 
     name: str
@@ -35,8 +33,7 @@ class Account:
     shell: str
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """One group."""
 
     name: str

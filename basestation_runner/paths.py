@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import PurePosixPath
 from stat import S_ISDIR, S_ISLNK, S_ISREG, S_IWGRP, S_IWOTH
 from typing import Final, Self
 
@@ -30,8 +29,14 @@ class PathBusyError(Exception):
 
 def lies_beneath(path: str, ancestor: str) -> bool:
     """Tell whether `path` is `ancestor` or beneath it, compared by components ("/a/bc" is not beneath "/a/b")."""
-    parts, above = PurePosixPath(path).parts, PurePosixPath(ancestor).parts
+    parts, above = _parts(path), _parts(ancestor)
     return parts[: len(above)] == above
+
+
+def _parts(path: str) -> list[str]:
+    """Return a path's components, the first "/" if it is absolute; what changes nothing ("//", "/./") is left out."""
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    return ["/", *parts] if path.startswith("/") else parts
 
 
 def join_jail(jail_root: str, path: str) -> str:
@@ -93,21 +98,21 @@ class Tree:
         ((jail_root, root),) = self._roots.items()
         plain = join_jail(jail_root, path)
         missing: list[str] = []
-        existing = PurePosixPath(path)
+        existing = _parts(path)
         while True:
+            here = os.path.join(*existing)
             try:
-                found = self._open(str(existing), os.O_PATH)
+                found = self._open(here, os.O_PATH)
             except OSError:  # nothing there that this account can see: its parent decides
-                if existing == existing.parent:
+                if len(existing) == 1:
                     return plain
-                missing.insert(0, existing.name)
-                existing = existing.parent
+                missing.insert(0, existing.pop())
                 continue
             resolved = path_of(found)
             os.close(found)
-            if PurePosixPath(resolved) == PurePosixPath(join_jail(path_of(root), str(existing))):
+            if _parts(resolved) == _parts(join_jail(path_of(root), here)):
                 return plain
-            return str(PurePosixPath(resolved, *missing))
+            return os.path.join(resolved, *missing)
 
     def _open_or_make(self, path: str, flags: int, gid: int) -> int:
         for _ in range(_TRIES):
@@ -157,7 +162,7 @@ class Tree:
         for name, descriptor in self._roots.items():
             root = path_of(descriptor) if resolved else name  # a root may be named through a link of the host's
             if lies_beneath(path, root):
-                return descriptor, str(PurePosixPath(path).relative_to(root))
+                return descriptor, "/".join(_parts(path)[len(_parts(root)) :]) or "."
         raise PathRefusedError("it is outside the site's tree")
 
 
@@ -188,7 +193,7 @@ def open_trusted_directory(path: str) -> int:
     The site's people can write in the parents of their rundir; a link of theirs there must not lead anywhere else.
     Raises PathRefusedError or OSError.
     """
-    steps = list(PurePosixPath(path).parts[1:])
+    steps = _parts(path)[1:]
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     followed = 0
     try:
@@ -203,7 +208,7 @@ def open_trusted_directory(path: str) -> int:
             followed += 1
             trusted = may_be_followed_in(os.fstat(here)) and followed <= _TRIES
             _require(trusted, f"{path} leads through a link that others than root can change")
-            steps = [*PurePosixPath(target).parts, *steps]  # an absolute target's first part leads to / from anywhere
+            steps = [*_parts(target), *steps]  # an absolute target's first part leads to / from anywhere
         _require(S_ISDIR(os.fstat(here).st_mode), f"{path} is not a directory")
     except BaseException:
         os.close(here)

@@ -6,7 +6,6 @@ Every wrapper raises OSError with the call's own errno through `_checked`; nothi
 import ctypes
 import errno
 import os
-import platform
 from typing import Final
 
 RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -87,7 +86,7 @@ def join_new_session_keyring() -> None:
 
     Raises OSError; ENOSYS on a kernel without keyrings (then there is nothing to share either).
     """
-    number = _SYS_KEYCTL.get(platform.machine())
+    number = _SYS_KEYCTL.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     _checked(_libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0))

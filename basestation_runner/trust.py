@@ -6,7 +6,6 @@ A file is as trustworthy as the weakest directory above it, so every parent coun
 import os
 import stat
 import sys
-from pathlib import PurePosixPath
 from typing import Final
 
 from basestation_runner.errors import RunnerError
@@ -23,38 +22,40 @@ def check_chain(path: str, known: set[str] | None = None) -> None:
     whoever could change a checked link or directory afterwards is root.
     """
     known = set() if known is None else known
-    steps = list(PurePosixPath(path).parts)
-    here = PurePosixPath("/")
+    steps = path.split("/")
+    here = "/"
     links = 0
     while steps:
-        here /= steps.pop(0)  # "/", the first step of an absolute path, leads there from anywhere
-        if here.name == "..":
-            here = here.parent.parent
+        step = steps.pop(0)
+        if step == "..":
+            here = os.path.dirname(here)
             continue
-        if str(here) in known:
+        here = os.path.join(here, step) if step not in {"", "."} else here
+        if here in known:
             continue
         facts = _facts(here)
         if facts is None:
             return
         if facts.st_uid != 0:
             what = f"the helper uses it, but it belongs to uid {facts.st_uid}"
-            raise RunnerError(what, where=str(here), hint="chown it to root")
+            raise RunnerError(what, where=here, hint="chown it to root")
         if stat.S_ISLNK(facts.st_mode):
             links += 1
             if links > _MOST_LINKS:
                 raise RunnerError("too many links", where=path, hint="give the real path")
-            steps = [*PurePosixPath(os.readlink(here)).parts, *steps]
-            here = here.parent
+            target = os.readlink(here)
+            steps = [*target.split("/"), *steps]
+            here = "/" if target.startswith("/") else os.path.dirname(here)
             continue
         writable = facts.st_mode & _OTHERS_WRITE
         sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
         if writable and not sticky:
             what = "the helper uses it, but others than root can write it"
-            raise RunnerError(what, where=str(here), hint="chmod go-w it")
-        known.add(str(here))
+            raise RunnerError(what, where=here, hint="chmod go-w it")
+        known.add(here)
 
 
-def _facts(path: PurePosixPath) -> os.stat_result | None:
+def _facts(path: str) -> os.stat_result | None:
     """Return what lstat(2) says, None if there is nothing and root alone can change that. Raises RunnerError."""
     try:
         return os.lstat(path)
@@ -62,9 +63,9 @@ def _facts(path: PurePosixPath) -> os.stat_result | None:
         return None  # it is in an archive, which has been checked
     except FileNotFoundError:
         # Whoever can write in the directory can put it there later: a sticky one is not enough.
-        if os.stat(path.parent).st_mode & _OTHERS_WRITE:
+        if os.stat(os.path.dirname(path)).st_mode & _OTHERS_WRITE:
             what = "the helper would use it, and others than root can make it"
-            raise RunnerError(what, where=str(path), hint="make it, owned by root") from None
+            raise RunnerError(what, where=path, hint="make it, owned by root") from None
         return None
 
 

@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from basestation_runner import execgroups, nss
 from basestation_runner.errors import RunnerError
@@ -22,8 +21,7 @@ class SiteIdentity(Protocol):
         """The execution groups by name or number, first the effective one; None: the account's own."""
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """What the helper is itself: whether it can change identity, and the ids that no job may have."""
 
     changes: bool
@@ -40,8 +38,7 @@ class Caller:
         return execgroups.forbidden((self.uid, self.watcher_uid))
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A site's account and the groups that its next job gets."""
 
     account: nss.Account

@@ -1,7 +1,6 @@
 """What the kernel says that a process is and may do, and that the helper holds its two capabilities and no more."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import prctl
 
@@ -10,8 +9,7 @@ from basestation_runner.errors import RunnerError
 NEEDED: Final = 1 << prctl.CAP_SETGID | 1 << prctl.CAP_SETUID
 
 
-@dataclass(frozen=True)
-class ProcessStatus:
+class ProcessStatus(NamedTuple):
     """The part of /proc/self/status that decides about privileges. `held` is the union of all four capability sets."""
 
     uids: tuple[int, ...]

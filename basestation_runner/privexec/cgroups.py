@@ -5,19 +5,19 @@ Failing to throttle never stops a job: whatever goes wrong here becomes a warnin
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 from cgroupspy.nodes import Node
 
+from basestation_runner.privexec.leaf import limits_warning
+
 _MOUNT: Final = "/sys/fs/cgroup"
 _JOBS: Final = "jobs"
 _PERIOD_US: Final = 100_000
-_MIB: Final = 1 << 20
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
 
 
@@ -29,11 +29,6 @@ class _Cgroup(Controller):
     cpu_max = BaseFileInterface("cpu.max")
     cpu_weight = BaseFileInterface("cpu.weight")
     pids_max = BaseFileInterface("pids.max")
-    memory_high = BaseFileInterface("memory.high")
-    memory_max = BaseFileInterface("memory.max")
-    memory_peak = BaseFileInterface("memory.peak", readonly=True)
-    cpu_stat = BaseFileInterface("cpu.stat", readonly=True)
-    processes = BaseFileInterface("cgroup.procs", readonly=True)
     events = BaseFileInterface("cgroup.events", readonly=True)
 
 
@@ -53,10 +48,12 @@ def delegated_root() -> str | None:
         own = next((line[3:].rstrip("\n") for line in lines if line.startswith("0::")), None)
     if own is None:
         return None
-    for above in PurePosixPath(_MOUNT + own).parents:
-        wanted = (above / "cgroup.procs", above / _JOBS / "cgroup.procs", above / _JOBS / "cgroup.subtree_control")
+    above = _MOUNT + own
+    while above != "/":
+        above = os.path.dirname(above)
+        wanted = (f"{above}/cgroup.procs", f"{above}/{_JOBS}/cgroup.procs", f"{above}/{_JOBS}/cgroup.subtree_control")
         if all(os.access(path, os.W_OK) for path in wanted):
-            return str(above / _JOBS)
+            return f"{above}/{_JOBS}"
     return None
 
 
@@ -79,44 +76,38 @@ class SiteLimits(Protocol):
     def tasks_max(self) -> int:
         """The most processes and threads of all its jobs together."""
 
-    @property
-    def memory_high_mb(self) -> int | None:
-        """From how many MiB on each job is slowed down."""
-
-    @property
-    def memory_max_mb(self) -> int | None:
-        """The most MiB that each job may have."""
-
 
 class Cgroups:
     """The cgroups below one root. Without a root, no job is throttled and no accounting is kept."""
 
-    def __init__(self, root: str | None, faulty: Iterable[str] = ()) -> None:
-        """Take the delegated root's path, and the sites of whose limits it is known that they cannot be applied."""
+    def __init__(self, root: str | None) -> None:
+        """Take the delegated root's path."""
         self._root = root
-        self._known_faulty = set(faulty)
-
-    @property
-    def faulty(self) -> list[str]:
-        """The sites whose limits could not be applied when they were prepared."""
-        return sorted(self._known_faulty)
-
-    @property
-    def root(self) -> str | None:
-        """The delegated root's path."""
-        return self._root
+        self._sites: dict[str, SiteLimits] = {}
+        self._known_faulty: set[str] = set()
 
     def prepare(self, site: SiteLimits) -> str | None:
         """Make the site's cgroup and set its limits. Return a warning that its jobs need not repeat, or None."""
-        warning = _warning(self._prepare(site))
-        if warning is not None:
-            self._known_faulty.add(site.name)
-        return warning
+        self._sites[site.name] = site
+        faults = self._prepare(site)
+        if not faults:
+            self._known_faulty.discard(site.name)
+            return None
+        self._known_faulty.add(site.name)
+        return limits_warning(faults)
 
-    def make_leaf(self, site: SiteLimits, job_id: str) -> tuple[str | None, str | None]:
-        """Make the job's cgroup with its limits. Return its cgroup.procs file, or None, and a warning, or None."""
-        procs, faults = self._make_leaf(site, job_id)
-        return procs, None if site.name in self._known_faulty else _warning(faults)
+    def is_faulty(self, site_name: str) -> bool:
+        """Tell whether it is known that the site's limits cannot be applied."""
+        return site_name in self._known_faulty
+
+    def leaf(self, site_name: str, job_id: str) -> str | None:
+        """Return where a job's cgroup is to be made, in its site's, None without a root."""
+        if self._root is None:
+            return None
+        # An administrator who stops the slice while nothing runs removes the sites' cgroups with it.
+        if site_name in self._sites and not os.path.isdir(self._site(site_name)):
+            self.prepare(self._sites[site_name])
+        return self._leaf(site_name, job_id)
 
     def _prepare(self, site: SiteLimits) -> list[str]:
         if self._root is None:
@@ -141,56 +132,12 @@ class Cgroups:
                 warnings += _set(group, ((name, unlimited),))
         return warnings + list(_set(group, limits))
 
-    def _make_leaf(self, site: SiteLimits, job_id: str) -> tuple[str | None, list[str]]:
-        if self._root is None:
-            return None, []
-        path = self._leaf(site.name, job_id)
-        # An administrator who stops the slice while nothing runs removes the sites' cgroups with it.
-        warnings = [] if os.path.isdir(self._site(site.name)) else self._prepare(site)
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            pass  # of a try that failed before the program started
-        except OSError as error:
-            return None, [*warnings, f"a job's cgroup cannot be made: {error.strerror}"]
-        limits = (
-            ("memory_high", None if site.memory_high_mb is None else site.memory_high_mb * _MIB),
-            ("memory_max", None if site.memory_max_mb is None else site.memory_max_mb * _MIB),
-        )
-        warnings += _set(_cgroup(path), limits)
-        return os.path.join(path, "cgroup.procs"), warnings
-
     def leaves(self) -> Iterator[tuple[str, str]]:
         """Return site and job of every job's cgroup that there is."""
         if self._root is not None:
             for path in glob.iglob(f"{glob.escape(self._root)}/site-*/job-*"):
                 above, _, leaf = path.rpartition("/job-")
                 yield above.rpartition("/site-")[2], leaf
-
-    def memory_peak(self, site_name: str, job_id: str) -> int | None:
-        """Return the most memory in bytes that the job's processes had together, None where that is not known."""
-        if self._root is None:
-            return None
-        with suppress(OSError, ValueError):
-            return int(_cgroup(self._leaf(site_name, job_id)).memory_peak)
-        return None
-
-    def cpu_seconds(self, site_name: str, job_id: str) -> float | None:
-        """Return the processor time that the job's processes took together, None where that is not known."""
-        if self._root is None:
-            return None
-        with suppress(OSError, ValueError, KeyError):
-            lines = str(_cgroup(self._leaf(site_name, job_id)).cpu_stat).splitlines()
-            return int(dict(line.split() for line in lines)["usage_usec"]) / 1e6
-        return None
-
-    def processes(self, site_name: str, job_id: str) -> int | None:
-        """Return how many processes are in the job's cgroup, None where that is not known."""
-        if self._root is None:
-            return None
-        with suppress(OSError):
-            return len(str(_cgroup(self._leaf(site_name, job_id)).processes).split())
-        return None
 
     def is_populated(self, site_name: str, job_id: str) -> bool:
         """Tell whether any process lives in the job's cgroup, as far as there is one to tell."""
@@ -216,11 +163,6 @@ class Cgroups:
 
     def _leaf(self, site_name: str, job_id: str) -> str:
         return f"{self._site(site_name)}/job-{job_id}"
-
-
-def _warning(faults: list[str]) -> str | None:
-    """Return one warning of all faults; it names no job, so that the same fault is told once for a site."""
-    return f"limits are not applied: {'; '.join(dict.fromkeys(faults))}" if faults else None
 
 
 def _enable(path: str) -> list[str]:

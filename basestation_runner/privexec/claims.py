@@ -10,11 +10,13 @@ import json
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from basestation_runner import protocol, syscalls
 from basestation_runner.errors import RunnerError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _KEPT_SECONDS: Final = 30 * 24 * 3600
 """How long a mark is kept whose end no watcher ever settled."""
@@ -27,7 +29,7 @@ Mark = dict[str, Any]
 class Claims:
     """The directories of marks, held open: keepers go on writing there whatever happens to the path."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: "Path") -> None:
         """Make and open the directories. Raises RunnerError when they cannot be used."""
         self._path = state_dir
         self._starting = -1
@@ -109,12 +111,12 @@ class Claims:
         return written is not None and written < time.time() - _KEPT_SECONDS
 
 
-def _unusable(path: Path, error: OSError) -> RunnerError:
+def _unusable(path: "Path", error: OSError) -> RunnerError:
     what = f"the state directory cannot be used: {error.strerror}"
     return RunnerError(what, where=str(path), hint="see --state-dir")
 
 
-def _is_removed(path: Path) -> bool:
+def _is_removed(path: "Path") -> bool:
     """Remove a directory of files; return False if it had got another one meanwhile. Raises OSError."""
     for name in os.listdir(path):
         with suppress(FileNotFoundError):
@@ -128,7 +130,7 @@ def _is_removed(path: Path) -> bool:
     return True
 
 
-def _directory(path: Path) -> int:
+def _directory(path: "Path") -> int:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 

@@ -61,8 +61,7 @@ def run(options: HelperOptions) -> int:
     _raise_descriptor_limit()
 
     events = Loop()
-    post = Post(caller, claims, _cgroups(options.cgroup_root, config), str(options.cache_dir))
-    table = Jobs(events, post, forks)
+    table = Jobs(events, claims, _cgroups(options.cgroup_root, config), forks)
     table.adopt()
     server = Server(events, Requests(config, table, events).take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
@@ -72,7 +71,7 @@ def run(options: HelperOptions) -> int:
         lost.append("the fork server has ended")
         events.stop()
 
-    forks.begin(events, post, on_lost)
+    forks.begin(events, Post(caller, claims, str(options.cache_dir)), on_lost)
     events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: log_file.reopen_if_rotated})
 
     def status() -> str:

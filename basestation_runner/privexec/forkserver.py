@@ -20,7 +20,6 @@ from basestation_runner import errors, proctitle, trust
 from basestation_runner.privexec import keeper
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
-from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.keeper import Post
 
@@ -77,9 +76,8 @@ def main(arguments: list[str]) -> int:
 
 def settings(post: Post) -> bytes:
     """Return what the fork server needs to know for keepers to work with the same as `post`, but for descriptors."""
-    who = {**vars(post.caller), "groups": [*post.caller.groups], "forbidden_gids": [*post.caller.forbidden_gids]}
-    told = {"caller": who, "root": post.cgroups.root, "faulty": post.cgroups.faulty, "cache_dir": post.cache_dir}
-    return json.dumps(told).encode()
+    who = {**post.caller._asdict(), "groups": [*post.caller.groups], "forbidden_gids": [*post.caller.forbidden_gids]}
+    return json.dumps({"caller": who, "cache_dir": post.cache_dir}).encode()
 
 
 def _post(data: bytes, descriptors: list[int], *, changes: bool) -> Post:
@@ -91,9 +89,7 @@ def _post(data: bytes, descriptors: list[int], *, changes: bool) -> Post:
     if caller.changes != changes:  # capabilities that pass neither through execve nor to a child are of no use
         raise RuntimeError("the fork server and the helper do not hold the same capabilities")
     claims, exits, starting = descriptors
-    return Post(
-        caller, Claims.of_descriptors(claims, exits, starting), Cgroups(told["root"], told["faulty"]), told["cache_dir"]
-    )
+    return Post(caller, Claims.of_descriptors(claims, exits, starting), told["cache_dir"])
 
 
 def _hear_children() -> int:

@@ -10,8 +10,7 @@ import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import prctl
 
@@ -30,8 +29,7 @@ class DropError(Exception):
     """The process is not exactly what the job must be. It must end now, and run nothing."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Who the job is: plain numbers, resolved and allowed before.
 
     `groups` is the whole supplementary list, its first entry the effective GID. `changes` is False in single-account

@@ -16,8 +16,10 @@ import structlog
 
 from basestation_runner import processes, protocol
 from basestation_runner.privexec import keeper
+from basestation_runner.privexec.cgroups import Cgroups
+from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.forks import Forks
-from basestation_runner.privexec.keeper import Post
+from basestation_runner.privexec.leaf import LIMITS
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
@@ -55,10 +57,11 @@ class Job:
 class Jobs:
     """All jobs that the helper knows, and what it does about each."""
 
-    def __init__(self, events: Loop, post: Post, forks: Forks) -> None:
+    def __init__(self, events: Loop, claims: Claims, cgroups: Cgroups, forks: Forks) -> None:
         """Start with an empty table; `adopt` fills it with what an earlier helper left."""
         self._loop = events
-        self._post = post
+        self._claims = claims
+        self._cgroups = cgroups
         self._forks = forks
         self._jobs: dict[str, Job] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -73,14 +76,14 @@ class Jobs:
 
     def adopt(self) -> None:
         """Find the jobs that an earlier helper started: running ones are waited for, ended ones kept until settled."""
-        for job_id in self._post.claims.take_over():
+        for job_id in self._claims.take_over():
             self._adopt(job_id)
         if self._jobs:
             log.info("jobs adopted", running=self.alive, ended_meanwhile=len(self._jobs) - self.alive)
 
     def _adopt(self, job_id: str, subscriber: Subscriber | None = None) -> None:
         """Take over a job that has been claimed for an earlier helper. Does nothing when its claim is gone by now."""
-        claim = self._post.claims.claimed(job_id)
+        claim = self._claims.claimed(job_id)
         if claim is None:
             return
         job = Job(job_id, str(claim.get("site", "")), "running", claim.get("request"), subscriber=subscriber)
@@ -144,21 +147,21 @@ class Jobs:
             job = self._jobs.get(job_id)
             if job is not None and job.state in {"ended", "lost"}:
                 del self._jobs[job_id]
-                self._post.claims.settle(job_id)
-                self._post.cgroups.remove_leaf(job.site, job_id)
+                self._claims.settle(job_id)
+                self._cgroups.remove_leaf(job.site, job_id)
 
     def prune(self) -> None:
         """Forget jobs that ended long ago and that no watcher has ever settled.
 
         Not at start: the clock may have been stepped since, and the watcher is to ask for what it knows before.
         """
-        self.settle([job_id for job_id in self._jobs if self._post.claims.is_old(job_id)])
+        self.settle([job_id for job_id in self._jobs if self._claims.is_old(job_id)])
 
     def sweep_cgroups(self) -> None:
         """Remove the cgroups of jobs that are forgotten; something of a job may have lived on in one until now."""
-        for site, job_id in self._post.cgroups.leaves():
+        for site, job_id in self._cgroups.leaves():
             if job_id not in self._jobs:
-                self._post.cgroups.remove_leaf(site, job_id)
+                self._cgroups.remove_leaf(site, job_id)
 
     def _require_room(self) -> None:
         """Raise NotNowError when one more job could cost the helper the descriptors that it serves the others with."""
@@ -181,7 +184,8 @@ class Jobs:
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
             os.set_blocking(reader, False)
-            self._forks.fork(order, writer, partial(self._forked_keeper_ended, job))
+            ordered = order._replace(cgroup=self._cgroups.leaf(order.site.name, order.job_id))
+            self._forks.fork(ordered, writer, partial(self._forked_keeper_ended, job))
         except OSError:
             os.close(reader)
             raise
@@ -235,7 +239,8 @@ class Jobs:
         if report["outcome"] == "started":
             job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
             for warning in report["warnings"]:
-                if (job.site, warning) not in self._warned:
+                known = warning.startswith(LIMITS) and self._cgroups.is_faulty(job.site)
+                if not known and (job.site, warning) not in self._warned:
                     self._warned.add((job.site, warning))
                     log.warning(warning, site=job.site)
             identity = {"uid": report["uid"], "gid": report["groups"][0], "groups": report["groups"]}
@@ -272,7 +277,7 @@ class Jobs:
         self._take_report(job)
         if self._jobs.get(job.job_id) is not job or job.state == "ended":
             return  # it was refused or put back, or the keeper has said all
-        if self._post.claims.claimed(job.job_id) is None:
+        if self._claims.claimed(job.job_id) is None:
             self._forget_unstarted(job)
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGALRM
             reason = (
@@ -287,13 +292,13 @@ class Jobs:
 
     def _keeper_gone(self, job: Job) -> None:
         """Conclude a claimed job whose keeper has ended: by its record, or, without one, when its process is gone."""
-        record = self._post.claims.ended(job.job_id)
+        record = self._claims.ended(job.job_id)
         if record is not None:
             self._ended(job, record)
             return
-        claim = self._post.claims.claimed(job.job_id) or {}
+        claim = self._claims.claimed(job.job_id) or {}
         child = processes.open_if_alive(claim["child"]) if claim else None
-        self._post.cgroups.kill(job.site, job.job_id)
+        self._cgroups.kill(job.site, job.job_id)
         if child is None:
             self._lose_when_empty(job)
             return
@@ -309,15 +314,15 @@ class Jobs:
 
     def _lose_when_empty(self, job: Job) -> None:
         """Conclude a job whose own process is gone once nothing else of it is left in its cgroup either."""
-        if self._post.cgroups.is_populated(job.site, job.job_id):
+        if self._cgroups.is_populated(job.site, job.job_id):
             job.state = "running"
-            self._post.cgroups.kill(job.site, job.job_id)
+            self._cgroups.kill(job.site, job.job_id)
             self._loop.call_later(_EMPTY_INTERVAL, lambda: self._lose_when_empty(job))
         else:
             self._conclude(job, "its keeper ended without a record")
 
     def _conclude(self, job: Job, reason: str) -> None:
-        record = self._post.claims.ended(job.job_id)
+        record = self._claims.ended(job.job_id)
         if record is not None:
             self._ended(job, record)
             return

@@ -13,16 +13,15 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
 from basestation_runner.privexec import accounts, job
 from basestation_runner.privexec.accounts import Caller, Resolved
-from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.leaf import Leaf, limits_warning
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
 LOOKUP_SECONDS: Final = 30
@@ -46,18 +45,15 @@ class _ClaimedError(Exception):
     """Another keeper has claimed the job: one whose helper died before it knew."""
 
 
-@dataclass(frozen=True)
-class Post:
+class Post(NamedTuple):
     """What every keeper of one helper works with."""
 
     caller: Caller
     claims: Claims
-    cgroups: Cgroups
     cache_dir: str
 
 
-@dataclass(frozen=True)
-class _Log:
+class _Log(NamedTuple):
     """The job's log, opened and verified by the job itself."""
 
     descriptor: int
@@ -80,17 +76,17 @@ class _Log:
         return ""
 
 
-@dataclass
 class _Job:
     """The job's child and what it has told so far."""
 
-    pid: int
-    socket: socket.socket
-    log: _Log | None = None
-    started_at: float = 0.0  # since when its program runs, by the wall clock, which may be stepped
-    began: float = 0.0  # the same by the monotonic clock
-    outcome: Mapping[str, Any] | None = None
-    warnings: list[str] = field(default_factory=list)
+    def __init__(self, pid: int, link: socket.socket) -> None:
+        self.pid = pid
+        self.socket = link
+        self.log: _Log | None = None
+        self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
+        self.began = 0.0  # the same by the monotonic clock
+        self.outcome: Mapping[str, Any] | None = None
+        self.warnings: list[str] = []
 
     def close(self) -> None:
         """Close what this process has of it."""
@@ -162,11 +158,12 @@ def _settle_in(link: socket.socket, post: Post) -> None:
 def _start(order: Order, post: Post, report: int, own: Sequence[int]) -> _Job:
     """Start the job, once, and return it."""
     resolved = _resolve(order, post.caller)
-    procs, warning = post.cgroups.make_leaf(order.site, order.job_id)
-    warnings = [] if warning is None else [warning]
+    leaf = Leaf(order.cgroup)
+    faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
+    warnings = [limits_warning(faults)] if faults else []
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
-    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
+    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=leaf.procs)
     child = _fork_job(order, post, resolved, who, own)
     try:
         command = _release(order, post, child)
@@ -202,6 +199,7 @@ def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
+    leaf = Leaf(order.cgroup)
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
@@ -218,13 +216,13 @@ def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
         "user_seconds": usage.ru_utime,
         "system_seconds": usage.ru_stime,
         "max_rss_kib": usage.ru_maxrss,
-        "memory_peak_bytes": post.cgroups.memory_peak(order.site.name, order.job_id),
-        "cgroup_cpu_seconds": post.cgroups.cpu_seconds(order.site.name, order.job_id),
-        "leftover_processes": post.cgroups.processes(order.site.name, order.job_id),
+        "memory_peak_bytes": leaf.memory_peak(),
+        "cgroup_cpu_seconds": leaf.cpu_seconds(),
+        "leftover_processes": leaf.processes(),
         "log_tail": child.log.tail() if child.log else "",
     }
     _record(post.claims, order.job_id, record, report)
-    post.cgroups.remove_leaf(order.site.name, order.job_id)
+    leaf.remove()
     child.close()
 
 
@@ -309,7 +307,7 @@ def _give_up(order: Order, post: Post, child: _Job) -> NoReturn:
     """Clean up after a child that never executed its program, and raise the reason."""
     _, status = os.waitpid(child.pid, 0)
     post.claims.unclaim(order.job_id)
-    post.cgroups.remove_leaf(order.site.name, order.job_id)
+    Leaf(order.cgroup).remove()
     if child.outcome is None or child.outcome["outcome"] == "ready":
         raise NotNowError(f"its process ended before the program was started (wait status {status})")
     reason = str(child.outcome["reason"])

@@ -6,8 +6,7 @@ no configuration.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class RefusedError(Exception):
@@ -26,8 +25,7 @@ class NotNowError(Exception):
         self.absent = absent
 
 
-@dataclass(frozen=True)
-class OrderedSite:
+class OrderedSite(NamedTuple):
     """The part of a site's entry that counts for one of its jobs; each field is the entry's."""
 
     name: str
@@ -35,21 +33,17 @@ class OrderedSite:
     groups: Sequence[str | int] | None
     roots: Sequence[str]
     jail_root: str | None
-    cpu_quota_pct: int | None
-    cpu_weight: int | None
     memory_high_mb: int | None
     memory_max_mb: int | None
-    tasks_max: int
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """One job to start: the site and the application from the helper's own config, the rest from the request.
 
     `jailed`: its paths are as seen inside the site's jail. `program` is the interpreter and the script's path,
     `own_args` what the request gives it, jailed paths still as in the jail, `appended_args` what the application adds.
     `env` is what site and application set. `request` is what our own watcher can make its entry of the job from,
-    should it have lost it; None for a legacy one's.
+    should it have lost it; None for a legacy one's. `cgroup` is where the job's is to be made, None for nowhere.
     """
 
     job_id: str
@@ -66,10 +60,11 @@ class Order:
     appended_args: Sequence[str]
     env: Mapping[str, str]
     request: Mapping[str, Any] | None
+    cgroup: str | None = None
 
     def to_bytes(self) -> bytes:
         """Return what `from_bytes` makes an equal order of."""
-        return json.dumps({**vars(self), "site": vars(self.site)}).encode()
+        return json.dumps({**self._asdict(), "site": self.site._asdict()}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Order":

@@ -92,11 +92,8 @@ def _ordered(site: Site) -> OrderedSite:
         groups=site.groups,
         roots=site.roots,
         jail_root=site.jail_root,
-        cpu_quota_pct=site.cpu_quota_pct,
-        cpu_weight=site.cpu_weight,
         memory_high_mb=site.memory_high_mb,
         memory_max_mb=site.memory_max_mb,
-        tasks_max=site.tasks_max,
     )
 
 

@@ -1,0 +1,83 @@
+"""One job's own cgroup, as its keeper uses it: made with the job's limits, read when the job has ended, removed.
+
+Plain files; a keeper holds no more in memory than it needs. Failing to throttle never stops a job.
+"""
+
+import os
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+LIMITS: Final = "limits are not applied"
+"""How each warning of this begins."""
+
+_MIB: Final = 1 << 20
+
+
+class Leaf(NamedTuple):
+    """The cgroup at `path`; None where no cgroups are delegated: nothing is limited and nothing known then."""
+
+    path: str | None
+
+    @property
+    def procs(self) -> str | None:
+        """The file to write to for joining it."""
+        return None if self.path is None else f"{self.path}/cgroup.procs"
+
+    def make(self, *, memory_high_mb: int | None, memory_max_mb: int | None) -> list[str]:
+        """Make it with its limits, in MiB, and return what went wrong; without a path nothing can."""
+        if self.path is None:
+            return []
+        try:
+            os.mkdir(self.path)
+        except FileExistsError:
+            pass  # of a try that failed before the program started
+        except OSError as error:
+            return [f"a job's cgroup cannot be made: {error.strerror}"]
+        faults = []
+        for file, limit in (("memory.high", memory_high_mb), ("memory.max", memory_max_mb)):
+            if limit is not None:
+                try:
+                    self._write(file, str(limit * _MIB))
+                except OSError as error:
+                    faults.append(f"{file} cannot be set: {error.strerror}")
+        return faults
+
+    def memory_peak(self) -> int | None:
+        """Return the most memory in bytes that the job's processes had together, None where that is not known."""
+        with suppress(OSError, ValueError):
+            return int(self._read("memory.peak"))
+        return None
+
+    def cpu_seconds(self) -> float | None:
+        """Return the processor time that the job's processes took together, None where that is not known."""
+        with suppress(OSError, ValueError, KeyError):
+            facts = dict(line.split() for line in self._read("cpu.stat").splitlines())
+            return int(facts["usage_usec"]) / 1e6
+        return None
+
+    def processes(self) -> int | None:
+        """Return how many processes are in it, None where that is not known."""
+        with suppress(OSError):
+            return len(self._read("cgroup.procs").split())
+        return None
+
+    def remove(self) -> None:
+        """Remove it if nothing is left in it."""
+        if self.path is not None:
+            with suppress(OSError):
+                os.rmdir(self.path)
+
+    def _read(self, file: str) -> str:
+        if self.path is None:
+            raise FileNotFoundError
+        with open(f"{self.path}/{file}", encoding="ascii") as lines:
+            return lines.read()
+
+    def _write(self, file: str, text: str) -> None:
+        with open(f"{self.path}/{file}", "w", encoding="ascii") as target:
+            target.write(text)
+
+
+def limits_warning(faults: list[str]) -> str:
+    """Return one warning of all faults; it names no job, so that the same fault is told once for a site."""
+    return f"{LIMITS}: {'; '.join(dict.fromkeys(faults))}"
