@@ -1,15 +1,26 @@
-"""Telling one process from a later one with the same pid: by start time and boot, and a pidfd to wait for its end."""
+"""Processes: their first descriptors, and telling one from a later one with the same pid.
+
+That is by start time and boot, with a pidfd to wait for its end.
+"""
 
 import errno
 import os
 from contextlib import suppress
 from typing import Any, Final
 
+_STDERR: Final = 2
 _STATE: Final = 0  # fields 3 and 22 of /proc/<pid>/stat, counted after the name in parentheses
 _START_TIME: Final = 19
 
 _NO_PROCESS: Final = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
 """What pidfd_open(2) says of a number that no process has; the last two, by kernel, when it is a thread's now."""
+
+
+def occupy_standard_descriptors() -> None:
+    """Open what whoever started us has closed: a file of ours must not get a number that somebody replaces later."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
 
 
 def boot_id() -> str:

@@ -1,11 +1,13 @@
 """The helper side's durable marks in its state directory: `claims/<job>` "started", `exits/<job>` "ended so".
 
 Written by keepers, read and pruned by the helper. A claim without an exit record means running while the processes
-live, and lost afterwards; no claim means never started. Claims are written in `starting/`, which each helper makes
+live, and lost afterwards; no claim means never started. A keeper holds its job's claim locked while it keeps the job,
+since its process may go on to another one. Claims are written in `starting/`, which each helper makes
 anew: a keeper of an earlier one that comes late can claim nothing any more, and "never started" stays true.
 """
 
 import errno
+import fcntl
 import json
 import os
 import time
@@ -33,6 +35,7 @@ class Claims:
         """Make and open the directories. Raises RunnerError when they cannot be used."""
         self._path = state_dir
         self._starting = -1
+        self._held = -1
         try:
             self._claims = _directory(state_dir / "claims")
             self._exits = _directory(state_dir / "exits")
@@ -44,6 +47,7 @@ class Claims:
         """Return the same as another process has, from the descriptors that it has passed on."""
         self = cls.__new__(cls)
         self._claims, self._exits, self._starting = claims, exits, starting
+        self._held = -1
         return self
 
     @property
@@ -52,14 +56,40 @@ class Claims:
         return self._claims, self._exits, self._starting
 
     def claim(self, job_id: str, mark: Mark) -> bool:
-        """Durably mark the job as started. Return False if it was before, which must never start a second one."""
-        temporary = _write_temporary(self._starting, job_id, mark)
+        """Durably mark the job as started, and keep it until `release`.
+
+        Return False if it was started before, which must never start a second one. Raises OSError.
+        """
+        temporary, file = _write_temporary(self._starting, job_id, mark)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)
             syscalls.rename_noreplace(self._starting, temporary, self._claims, job_id)
         except FileExistsError:
+            os.close(file)
             os.unlink(temporary, dir_fd=self._starting)
             return False
+        self._held = file
         return True
+
+    def release(self) -> None:
+        """Keep the job that was claimed no longer."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def is_kept(self, job_id: str) -> bool:
+        """Tell whether a process keeps this claimed job at present."""
+        try:
+            file = os.open(job_id, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._claims)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
 
     def unclaim(self, job_id: str) -> None:
         """Take the mark back: the program has not been started after all."""
@@ -67,7 +97,8 @@ class Claims:
 
     def record_exit(self, job_id: str, record: Mark) -> None:
         """Durably record how the job ended. Raises OSError."""
-        temporary = _write_temporary(self._exits, job_id, record)
+        temporary, file = _write_temporary(self._exits, job_id, record)
+        os.close(file)
         os.rename(temporary, job_id, src_dir_fd=self._exits, dst_dir_fd=self._exits)
 
     def claimed(self, job_id: str) -> Mark | None:
@@ -135,19 +166,20 @@ def _directory(path: "Path") -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _write_temporary(directory: int, job_id: str, content: Mark) -> str:
-    """Write `content` durably beside its final name, under a name that can never be a job's."""
+def _write_temporary(directory: int, job_id: str, content: Mark) -> tuple[str, int]:
+    """Write `content` durably beside its final name; return a name that can never be a job's, and the open file."""
     name = f"{job_id}.{os.getpid()}.tmp"
     file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    data = json.dumps(content).encode()
     try:
-        with open(file, "wb") as stream:
-            stream.write(json.dumps(content).encode())
-            stream.flush()
-            os.fsync(stream.fileno())
+        while data:
+            data = data[os.write(file, data) :]
+        os.fsync(file)
     except OSError:
+        os.close(file)
         os.unlink(name, dir_fd=directory)
         raise
-    return name
+    return name, file
 
 
 def _read(directory: int, job_id: str) -> Mark | None:

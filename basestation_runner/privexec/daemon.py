@@ -1,6 +1,5 @@
 """`runner privexec`: from the command line to a helper that serves, and to its end. Jobs outlive it."""
 
-import os
 import resource
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from basestation_runner import logs, nss, proctitle, trust
+from basestation_runner import logs, nss, processes, proctitle, trust
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.config.model import Config, Site
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
@@ -29,7 +28,6 @@ from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
 from basestation_runner.systemd import Notifier
 
-_STDERR: Final = 2
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
 _ACCOUNT_INTERVAL: Final = 5.0  # seconds; a name service gives no event to wait for
 _ROTATION_INTERVAL: Final = 60.0  # seconds
@@ -42,7 +40,7 @@ log = structlog.get_logger()
 
 def run(options: HelperOptions) -> int:
     """Serve until SIGTERM or SIGINT and return the exit status. Raises RunnerError when the helper must not start."""
-    _occupy_standard_descriptors()
+    processes.occupy_standard_descriptors()
     notifier = Notifier()
     log_file = logs.configure(
         name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
@@ -104,13 +102,6 @@ def run(options: HelperOptions) -> int:
     if lost:
         raise RunnerError(lost[0], hint="jobs run on, and the next helper takes them up: start it again")
     return EXIT_OK
-
-
-def _occupy_standard_descriptors() -> None:
-    """Open what whoever started us has closed: a file of ours must not get a number that keepers and jobs replace."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
-    os.close(descriptor)
 
 
 def _fork_server() -> Forks:

@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from basestation_runner import errors, proctitle, trust
+from basestation_runner import errors, processes, proctitle, trust
 from basestation_runner.privexec import keeper
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
@@ -48,6 +48,7 @@ _MOST_IDLE: Final = 4
 
 def main(arguments: list[str]) -> int:
     """Serve the helper at the other end of the link until that closes; return the exit status."""
+    processes.occupy_standard_descriptors()
     proctitle.set_title("runner-forkserver")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the helper, with which this one ends

@@ -1,7 +1,8 @@
 """Becoming the site: every step from the helper's identity to the job's, in the order in which they must happen.
 
-`STEPS` is the whole privilege drop, one small function each; `drop` runs them and nothing else. Opens, reads and
-executes nothing that belongs to the job: that is allowed only after `verify`, the last step, has returned.
+`PREPARATION` is what is the same for every job, `STEPS` the rest of the privilege drop, one small function each;
+`prepare` and then `drop` run them and nothing else. Opens, reads and executes nothing that belongs to the job: that is
+allowed only after `verify`, the last step, has returned.
 """
 
 import errno
@@ -21,6 +22,7 @@ UMASK: Final = 0o002
 OPEN_FILES: Final = 1024
 """Soft limit of open files, what programs that use select(2) can bear; a job may raise it to the hard limit."""
 
+_SETTABLE: Final = tuple(map(int, signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 _LIBRARY_SIGNALS: Final = 1 << 31 | 1 << 32
 """Signals 32 and 33 are the C library's own: it lets nobody set them, and leaves them ignored after posix_spawn."""
 
@@ -43,31 +45,31 @@ class Identity(NamedTuple):
     cgroup_procs: str | None = None
 
 
-def new_session(_: Identity) -> None:
+def new_session() -> None:
     """Leave the helper's session and process group: signals to either must not reach the job, nor its to them."""
     os.setsid()
 
 
-def default_signals(_: Identity) -> None:
+def default_signals() -> None:
     """Give every signal its default action and block none: dispositions and mask survive execve."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in _SETTABLE:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def stated_umask(_: Identity) -> None:
+def stated_umask() -> None:
     """Let the site's group write what its jobs make."""
     os.umask(UMASK)
 
 
-def stated_limits(_: Identity) -> None:
+def stated_limits() -> None:
     """Set soft limits to stated values, whatever the helper runs with. Hard limits stay: they are the unit's."""
     for which, wanted in ((resource.RLIMIT_NOFILE, OPEN_FILES), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(which)[1]
         resource.setrlimit(which, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def stated_priority(_: Identity) -> None:
+def stated_priority() -> None:
     """Run at nice 0 on every processor that the host lets us have."""
     with suppress(PermissionError):  # an administrator has niced the helper itself: that bounds its jobs too
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -168,12 +170,15 @@ def _try_to_go_back(identity: Identity) -> None:
         raise DropError(f"{name} was possible after the drop")
 
 
-STEPS: Final[tuple[Callable[[Identity], str | None], ...]] = (
+PREPARATION: Final[tuple[Callable[[], None], ...]] = (
     new_session,
     default_signals,
     stated_umask,
     stated_limits,
     stated_priority,
+)
+
+STEPS: Final[tuple[Callable[[Identity], str | None], ...]] = (
     join_cgroup,
     set_groups,
     set_gids,
@@ -185,8 +190,14 @@ STEPS: Final[tuple[Callable[[Identity], str | None], ...]] = (
 )
 
 
+def prepare() -> None:
+    """Set what has the same value for every job. Raises OSError, after which the process must run nothing."""
+    for step in PREPARATION:
+        step()
+
+
 def drop(identity: Identity) -> list[str]:
-    """Become `identity` for good, and return warnings.
+    """Become `identity` for good, in a process that has been prepared, and return warnings.
 
     Raises DropError or OSError; the process must then end without running anything.
     """

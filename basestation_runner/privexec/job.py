@@ -1,6 +1,7 @@
 """The job's child: from the fork, through the privilege drop, to the execve of the program.
 
-Runs in a process of its own, forked by the keeper. Everything that belongs to the site is opened after the drop, as
+Runs in a process of its own, which the keeper forks before there is a job for it: what can be done then need not be
+waited for later. Everything that belongs to the site is opened after the drop, as
 the site; whatever then goes wrong is told to the keeper in words, never left to an exit code.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from basestation_runner import nss
 from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath
-from basestation_runner.privexec import identity
+from basestation_runner.privexec import capabilities, identity
 from basestation_runner.privexec.identity import DropError, Identity
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
@@ -32,26 +33,24 @@ _PASSING: Final = frozenset(
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _LANG: Final = "C.UTF-8"
 _NO_HOME: Final = "/nonexistent"
+_MOST_BYTES: Final = 1 << 16
 _SHOWN: Final = 500
 """Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
 
 
-def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket, cache_dir: str) -> NoReturn:
-    """Become the site, wait for the keeper's word, and execute the program or tell the keeper why not. Never returns.
+def run(keeper: socket.socket, cache_dir: str) -> NoReturn:
+    """Wait for an order, become its site, wait for the keeper's word, and execute the program. Never returns.
 
-    Messages to the keeper: {"warnings"}, {"readable", "start"} with the log's descriptor, {"outcome": "ready",
-    "command"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which
-    is how the keeper learns of it.
+    The order comes as a message that `ordered` makes, with the order's file. Messages to the keeper: {"warnings"},
+    {"readable", "start"} with the log's descriptor, {"outcome": "ready", "command"} just before execve, {"outcome":
+    "refused" or "temporary", "reason"}. The socket closes at execve, which is how the keeper learns of it.
     """
     try:
-        try:
-            warnings = identity.drop(who)
-        finally:
-            # Also after a failure: ending with it unread would cost the keeper the message that says what failed.
-            go = keeper.recv(1)
-        if go == GO:
-            _tell(keeper, warnings=warnings)
-            _execute(order, account, keeper, cache_dir, gid=who.groups[0])
+        identity.prepare()
+        _rehearse()
+        message, files, _, _ = socket.recv_fds(keeper, _MOST_BYTES, 1)
+        if files:  # else there is no keeper any more
+            _run(keeper, *_taken(message, files[0]), cache_dir)
     except RefusedError as error:
         _tell(keeper, outcome="refused", reason=str(error))
     except NotNowError as error:
@@ -64,6 +63,38 @@ def run(order: Order, account: nss.Account, who: Identity, keeper: socket.socket
         _tell(keeper, outcome="temporary" if passing else "refused", reason=reason)
     finally:
         os._exit(1)
+
+
+def _run(keeper: socket.socket, order: Order, account: nss.Account, who: Identity, cache_dir: str) -> None:
+    try:
+        warnings = identity.drop(who)
+    finally:
+        # Also after a failure: ending with it unread would cost the keeper the message that says what failed.
+        go = keeper.recv(1)
+    if go == GO:
+        _tell(keeper, warnings=warnings)
+        _execute(order, account, keeper, cache_dir, gid=who.groups[0])
+
+
+def ordered(account: nss.Account, who: Identity) -> bytes:
+    """Return the message that makes a waiting child become `who`; with it goes the order's file."""
+    return json.dumps({"account": account, "who": who}).encode()
+
+
+def _taken(message: bytes, file: int) -> tuple[Order, nss.Account, Identity]:
+    told = json.loads(message)
+    order = Order.from_bytes(os.pread(file, os.fstat(file).st_size, 0))
+    os.close(file)
+    uid, groups, changes, cgroup_procs = told["who"]
+    return order, nss.Account(*told["account"]), Identity(uid, tuple(groups), changes, cgroup_procs)
+
+
+def _rehearse() -> None:
+    """Go through what every job needs, on what is root's alone: memory that is touched now costs no time later."""
+    capabilities.process_status()
+    with Tree(("/",), jailed=True) as tree:
+        os.close(tree.open_directory("/"))
+        tree.host_path("/")
 
 
 def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, *, gid: int) -> None:

@@ -92,7 +92,7 @@ class Jobs:
             self._conclude(job, "its host was restarted or its claim is damaged")
             return
         job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
-        pidfd = processes.open_if_alive(claim["keeper"])
+        pidfd = processes.open_if_alive(claim["keeper"]) if self._claims.is_kept(job_id) else None
         if pidfd is None:
             self._keeper_gone(job)
         else:

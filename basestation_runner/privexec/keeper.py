@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -76,8 +75,8 @@ class _Log(NamedTuple):
         return ""
 
 
-class _Job:
-    """The job's child and what it has told so far."""
+class Child:
+    """A job's child and what it has told so far."""
 
     def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid
@@ -85,7 +84,7 @@ class _Job:
         self.log: _Log | None = None
         self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
         self.began = 0.0  # the same by the monotonic clock
-        self.outcome: Mapping[str, Any] | None = None
+        self.outcome: dict[str, Any] | None = None
         self.warnings: list[str] = []
 
     def close(self) -> None:
@@ -94,11 +93,18 @@ class _Job:
         if self.log is not None:
             os.close(self.log.descriptor)
 
+    def end(self) -> None:
+        """Let it end, if it has not: it runs nothing without this process's word."""
+        self.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
 
 def main(link: socket.socket, post: Post) -> NoReturn:
     """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns."""
     try:
         _settle_in(link, post)
+        spare = _fork_child(link, post)
         while True:
             _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
             if not descriptors:
@@ -106,16 +112,18 @@ def main(link: socket.socket, post: Post) -> NoReturn:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
             order, report = descriptors
-            keep(order, post, report, (link.fileno(), order, report, *post.claims.descriptors))
+            keep(order, post, report, spare)
+            post.claims.release()
             os.close(order)
             os.close(report)
+            spare = _fork_child(link, post)
             link.send(DONE)
     finally:
         os._exit(0)  # a forked process must never return into the fork server's loop
 
 
-def keep(order: int, post: Post, report: int, own: Sequence[int]) -> None:
-    """Keep one job from look-up to exit record. The descriptors `own` are not for the job's child.
+def keep(order: int, post: Post, report: int, child: Child) -> None:
+    """Keep one job from look-up to exit record, with a child that has been forked for it.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
@@ -124,7 +132,11 @@ def keep(order: int, post: Post, report: int, own: Sequence[int]) -> None:
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"runner-keeper:{wanted.site.name}")
-        child = _start(wanted, post, report, own)
+        try:
+            _start(order, wanted, post, report, child)
+        except (RefusedError, NotNowError, _ClaimedError):
+            child.end()
+            raise
     except RefusedError as error:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
@@ -155,21 +167,19 @@ def _settle_in(link: socket.socket, post: Post) -> None:
         os.closerange(below + 1, above)
 
 
-def _start(order: Order, post: Post, report: int, own: Sequence[int]) -> _Job:
-    """Start the job, once, and return it."""
+def _start(file: int, order: Order, post: Post, report: int, child: Child) -> None:
+    """Start the job, once."""
     resolved = _resolve(order, post.caller)
-    leaf = Leaf(order.cgroup)
-    faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
+    procs, faults = Leaf(order.cgroup).make(
+        memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb
+    )
     warnings = [limits_warning(faults)] if faults else []
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
-    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=leaf.procs)
-    child = _fork_job(order, post, resolved, who, own)
-    try:
-        command = _release(order, post, child)
-    except (RefusedError, NotNowError, _ClaimedError):
-        child.close()
-        raise
+    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen below, as the end of file
+        socket.send_fds(child.socket, [job.ordered(resolved.account, who)], [file])
+    command = _release(order, post, child)
     _report(
         report,
         outcome="started",
@@ -180,10 +190,9 @@ def _start(order: Order, post: Post, report: int, own: Sequence[int]) -> _Job:
         command=command,
         warnings=warnings + child.warnings,
     )
-    return child
 
 
-def _release(order: Order, post: Post, child: _Job) -> str:
+def _release(order: Order, post: Post, child: Child) -> str:
     """Claim the job and let its child go on; return the command that it executes."""
     _claim(order, post, child)
     with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
@@ -194,7 +203,7 @@ def _release(order: Order, post: Post, child: _Job) -> str:
     return str(child.outcome["command"])
 
 
-def _finish(order: Order, post: Post, report: int, child: _Job) -> None:
+def _finish(order: Order, post: Post, report: int, child: Child) -> None:
     """Wait for the job's end and record it."""
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
@@ -235,22 +244,22 @@ def _resolve(order: Order, caller: Caller) -> Resolved:
     return resolved
 
 
-def _fork_job(order: Order, post: Post, resolved: Resolved, who: Identity, own: Sequence[int]) -> _Job:
+def _fork_child(link: socket.socket, post: Post) -> Child:
+    """Fork the next job's child, which waits for its order."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        for descriptor in own:
+        for descriptor in (ours.fileno(), link.fileno(), *post.claims.descriptors):
             os.close(descriptor)
-        job.run(order, resolved.account, who, theirs, post.cache_dir)
+        job.run(theirs, post.cache_dir)
     theirs.close()
-    return _Job(pid, ours)
+    return Child(pid, ours)
 
 
-def _claim(order: Order, post: Post, child: _Job) -> None:
+def _claim(order: Order, post: Post, child: Child) -> None:
     """Mark the job as started before it can start.
 
-    Raises _ClaimedError when it has been started before, or NotNowError; then the child has ended without starting.
+    Raises _ClaimedError when it has been started before, or NotNowError.
     """
     mark = {
         "job_id": order.job_id,
@@ -263,18 +272,15 @@ def _claim(order: Order, post: Post, child: _Job) -> None:
         "keeper": processes.identify(os.getpid()),
         "child": processes.identify(child.pid),
     }
-    failure: Exception = _ClaimedError()
     try:
-        if post.claims.claim(order.job_id, mark):
-            return
+        is_claimed = post.claims.claim(order.job_id, mark)
     except OSError as error:
-        failure = NotNowError(f"the claim cannot be written: {error.strerror}")
-    child.socket.close()
-    os.waitpid(child.pid, 0)
-    raise failure
+        raise NotNowError(f"the claim cannot be written: {error.strerror}") from error
+    if not is_claimed:
+        raise _ClaimedError
 
 
-def _await_exec(child: _Job) -> None:
+def _await_exec(child: Child) -> None:
     """Take the child's messages until its end of the socket closes: by execve, or because it ended before."""
     while True:
         try:
@@ -303,7 +309,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return data, list(descriptors)
 
 
-def _give_up(order: Order, post: Post, child: _Job) -> NoReturn:
+def _give_up(order: Order, post: Post, child: Child) -> NoReturn:
     """Clean up after a child that never executed its program, and raise the reason."""
     _, status = os.waitpid(child.pid, 0)
     post.claims.unclaim(order.job_id)

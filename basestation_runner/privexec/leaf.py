@@ -18,21 +18,16 @@ class Leaf(NamedTuple):
 
     path: str | None
 
-    @property
-    def procs(self) -> str | None:
-        """The file to write to for joining it."""
-        return None if self.path is None else f"{self.path}/cgroup.procs"
-
-    def make(self, *, memory_high_mb: int | None, memory_max_mb: int | None) -> list[str]:
-        """Make it with its limits, in MiB, and return what went wrong; without a path nothing can."""
+    def make(self, *, memory_high_mb: int | None, memory_max_mb: int | None) -> tuple[str | None, list[str]]:
+        """Make it with its limits, in MiB. Return the file to write to for joining it, or None, and what went wrong."""
         if self.path is None:
-            return []
+            return None, []
         try:
             os.mkdir(self.path)
         except FileExistsError:
             pass  # of a try that failed before the program started
         except OSError as error:
-            return [f"a job's cgroup cannot be made: {error.strerror}"]
+            return None, [f"a job's cgroup cannot be made: {error.strerror}"]
         faults = []
         for file, limit in (("memory.high", memory_high_mb), ("memory.max", memory_max_mb)):
             if limit is not None:
@@ -40,7 +35,7 @@ class Leaf(NamedTuple):
                     self._write(file, str(limit * _MIB))
                 except OSError as error:
                     faults.append(f"{file} cannot be set: {error.strerror}")
-        return faults
+        return f"{self.path}/cgroup.procs", faults
 
     def memory_peak(self) -> int | None:
         """Return the most memory in bytes that the job's processes had together, None where that is not known."""

@@ -70,7 +70,9 @@ def attempt(number: int, removed: list[str], *, lies: bool) -> dict[str, object]
     who = identity.Identity(int(UID), groups, cgroup_procs=str(procs))
     reader, writer = os.pipe()
     if os.fork() == 0:
-        identity.STEPS = tuple(step for step in identity.STEPS if step.__name__ not in removed)  # type: ignore[misc]
+        for name in ("PREPARATION", "STEPS"):
+            left = tuple(step for step in getattr(identity, name) if step.__name__ not in removed)
+            setattr(identity, name, left)
         if lies:
             right = capabilities.ProcessStatus(
                 uids=(who.uid,) * 4, gids=(groups[0],) * 4, groups=groups, umask=identity.UMASK, blocked_signals=0,
@@ -78,6 +80,7 @@ def attempt(number: int, removed: list[str], *, lies: bool) -> dict[str, object]
             )  # fmt: skip
             capabilities.process_status = lambda: right
         try:
+            identity.prepare()
             identity.drop(who)
             os.dup2(writer, 1)
             os.execv(sys.executable, [sys.executable, "-IS", "-c", OBSERVER])  # noqa: S606 - as a job is started

@@ -202,14 +202,10 @@ def test_many_jobs_at_once_end_each_with_its_own_code_and_leave_nothing_in_the_h
     station: Station, site: Site, other: Client
 ) -> None:
     def files() -> int:
-        """Count the helper's open files once all its keepers have ended and earlier clients are forgotten."""
-        process = Path(f"/proc/{station.daemon.pid}")
-        deadline = time.monotonic() + DEADLINE
-        while (process / f"task/{station.daemon.pid}/children").read_text():
-            assert time.monotonic() < deadline
+        """Count the helper's open files once earlier clients are forgotten."""
         for client in (station.client, other, station.client):
             client.hello()
-        return len(list((process / "fd").iterdir()))
+        return len(list(Path(f"/proc/{station.daemon.pid}/fd").iterdir()))
 
     before = files()
     mission = station.mission(site)
@@ -217,7 +213,9 @@ def test_many_jobs_at_once_end_each_with_its_own_code_and_leave_nothing_in_the_h
     other.send_bytes(b"".join(map(protocol.encode, orders)))
     codes = [other.event(order["job_id"], "ended")["record"]["exit_code"] for order in orders]
     assert codes == list(range(60))
-    assert files() == before
+    deadline = time.monotonic() + DEADLINE
+    while files() != before:  # the last keepers have said all and may not be done
+        assert time.monotonic() < deadline
 
 
 # One client and the others

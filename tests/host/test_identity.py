@@ -111,7 +111,7 @@ def drops(sandbox: Sandbox) -> Iterator[dict[str, Any]]:
 
 
 def test_the_drop_has_these_steps_in_this_order() -> None:
-    assert tuple(step.__name__ for step in identity.STEPS) == STEPS
+    assert tuple(step.__name__ for step in (*identity.PREPARATION, *identity.STEPS)) == STEPS
 
 
 def test_the_whole_drop_makes_the_site_of_the_helper_whatever_state_it_began_in(drops: dict[str, Any]) -> None:

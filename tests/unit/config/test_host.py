@@ -119,28 +119,28 @@ CASES: dict[str, tuple[Facts, str]] = {
         "s.yaml:3:16: one.runner_user: the look-up of account runner-one failed: Connection refused",
     ),
     "uid 0": (
-        names("one", account=evolve(ONE, uid=0)),
+        names("one", account=ONE._replace(uid=0)),
         (
             "s.yaml:3:16: one.runner_user: account runner-one has uid 0, root's: the helper refuses it "
             "(give the site an account of its own)"
         ),
     ),
     "the watcher's uid": (
-        names("one", account=evolve(ONE, uid=1)),
+        names("one", account=ONE._replace(uid=1)),
         (
             "s.yaml:3:16: one.runner_user: account runner-one has uid 1, the watcher's: the helper refuses it "
             "(give the site an account of its own)"
         ),
     ),
     "the helper's uid": (
-        names("one", account=evolve(ONE, uid=2)),
+        names("one", account=ONE._replace(uid=2)),
         (
             "s.yaml:3:16: one.runner_user: account runner-one has uid 2, the helper's: the helper refuses it "
             "(give the site an account of its own)"
         ),
     ),
     "a uid that is none": (
-        names("one", account=evolve(ONE, uid=2**32 - 1)),
+        names("one", account=ONE._replace(uid=2**32 - 1)),
         (
             "s.yaml:3:16: one.runner_user: account runner-one has uid 4294967295, which stands for none: "
             "the helper refuses it (give the site an account of its own)"

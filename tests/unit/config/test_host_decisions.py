@@ -24,7 +24,7 @@ from basestation_runner.config.hostfacts import (
     SiteFacts,
 )
 from basestation_runner.nss import Account, Group, LookupFailedError
-from basestation_runner.privexec import policy
+from basestation_runner.privexec import accounts
 from basestation_runner.privexec.order import NotNowError, RefusedError
 from tests.unit.config.facts import (
     FAILED,
@@ -89,9 +89,9 @@ def account(name: str, ids: st.SearchStrategy[int] = IDS) -> st.SearchStrategy[A
 
 
 def refused_by_the_helper(config: Config) -> bool:
-    who = policy.caller(changes=True, watcher_user="w")
+    who = accounts.caller(changes=True, watcher_user="w")
     try:
-        policy.resolve(config.sites["a"], who)
+        accounts.resolve(config.sites["a"], who)
     except (RefusedError, NotNowError):
         return True
     return False
@@ -174,7 +174,7 @@ DAEMON = st.builds(
 def test_any_facts_give_findings_that_stand_in_the_file_or_are_about_the_host(
     names: Unseen | None, of_site: dict[str, Any], of_host: dict[str, Any], uid: int
 ) -> None:
-    given_names = names or evolve(NAMES_ONE, account=evolve(ONE, uid=uid))
+    given_names = names or evolve(NAMES_ONE, account=ONE._replace(uid=uid))
     text = sites_of(None) + "  jail_root: /srv\n"
     facts = host(**of_host, sites={"a": SiteFacts(names=given_names, **of_site)})
     lines = text.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import prctl
@@ -28,7 +27,7 @@ NONE = ProcessStatus(
     ambient=0,
     no_new_privs=False,
 )
-BOTH = replace(NONE, permitted=NEEDED, effective=NEEDED)
+BOTH = NONE._replace(permitted=NEEDED, effective=NEEDED)
 KILL = 1 << prctl.CAP_KILL
 SETUID = 1 << prctl.CAP_SETUID
 
@@ -58,7 +57,7 @@ def test_the_needed_capabilities_are_setuid_and_setgid() -> None:
 
 @pytest.mark.parametrize(
     "status",
-    [BOTH, replace(BOTH, inheritable=NEEDED), replace(BOTH, inheritable=NEEDED, ambient=NEEDED)],
+    [BOTH, BOTH._replace(inheritable=NEEDED), BOTH._replace(inheritable=NEEDED, ambient=NEEDED)],
     ids=["of a file", "inheritable", "ambient"],
 )
 def test_with_exactly_the_two_it_may_change_identity(
@@ -79,7 +78,7 @@ def test_with_none_it_may_not_and_is_as_closed(pretend: Callable[[ProcessStatus]
 def test_root_in_any_place_is_refused(pretend: Callable[[ProcessStatus], list[str]], position: int) -> None:
     uids = [990] * 4
     uids[position] = 0
-    changed = pretend(replace(BOTH, uids=tuple(uids)))
+    changed = pretend(BOTH._replace(uids=tuple(uids)))
     with pytest.raises(RunnerError, match="must not run as root"):
         secure_helper()
     assert not changed
@@ -90,7 +89,7 @@ def test_root_in_any_place_is_refused(pretend: Callable[[ProcessStatus], list[st
 def test_one_more_capability_in_any_set_is_refused(
     pretend: Callable[[ProcessStatus], list[str]], held: ProcessStatus, name: str
 ) -> None:
-    pretend(replace(held, **{name: getattr(held, name) | KILL}))
+    pretend(held._replace(**{name: getattr(held, name) | KILL}))
     with pytest.raises(RunnerError, match="holds more than CAP_SETUID and CAP_SETGID"):
         secure_helper()
 
@@ -98,10 +97,10 @@ def test_one_more_capability_in_any_set_is_refused(
 @pytest.mark.parametrize(
     "status",
     [
-        replace(NONE, permitted=SETUID, effective=SETUID),
-        replace(BOTH, effective=SETUID),
-        replace(BOTH, effective=0),
-        replace(NONE, inheritable=NEEDED),
+        NONE._replace(permitted=SETUID, effective=SETUID),
+        BOTH._replace(effective=SETUID),
+        BOTH._replace(effective=0),
+        NONE._replace(inheritable=NEEDED),
     ],
 )
 def test_a_part_of_the_two_is_refused(pretend: Callable[[ProcessStatus], list[str]], status: ProcessStatus) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +33,27 @@ def test_a_sites_limits_have_the_kernels_units(tmp_path: Path, fields: dict[str,
     assert (tmp_path / "site-one" / file).read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("fields", "wanted"),
-    [
-        ({}, {}),
-        ({"memory_high_mb": 3}, {"memory.high": "3145728"}),
-        ({"memory_max_mb": 1}, {"memory.max": "1048576"}),
-    ],
-)
-def test_a_jobs_limits_are_in_bytes(tmp_path: Path, fields: dict[str, int], wanted: dict[str, str]) -> None:
-    groups = Cgroups(str(tmp_path))
-    groups.prepare(site(**fields))
-    procs, warning = groups.make_leaf(site(**fields), "ab-1")
-    leaf = tmp_path / "site-one/job-ab-1"
-    assert (procs, warning) == (str(leaf / "cgroup.procs"), None)
-    assert {path.name: path.read_text() for path in leaf.iterdir()} == wanted
-
-
-def test_a_leaf_of_an_earlier_try_is_used_again(tmp_path: Path) -> None:
+def test_a_jobs_cgroup_is_in_its_sites_and_removed_when_nothing_is_left_in_it(tmp_path: Path) -> None:
     groups = Cgroups(str(tmp_path))
     groups.prepare(site())
-    assert groups.make_leaf(site(), "ab-1") == groups.make_leaf(site(), "ab-1")
+    empty, other = groups.leaf("one", "ab-1"), groups.leaf("one", "ab-2")
+    assert empty == str(tmp_path / "site-one/job-ab-1")
+    for leaf in (empty, other):
+        assert leaf is not None
+        Path(leaf).mkdir()
+    (tmp_path / "site-one/job-ab-2/file").touch()
+    for job_id in ("ab-1", "ab-2", "gone"):
+        groups.remove_leaf("one", job_id)
+    assert [path.name for path in (tmp_path / "site-one").glob("job-*")] == ["job-ab-2"]
+    assert list(groups.leaves()) == [("one", "ab-2")]
 
 
-def test_an_empty_leaf_is_removed_and_another_is_left(tmp_path: Path) -> None:
+def test_a_sites_cgroup_that_was_removed_is_made_again_for_the_next_job(tmp_path: Path) -> None:
     groups = Cgroups(str(tmp_path))
-    groups.prepare(site())
-    groups.make_leaf(site(), "ab-1")
-    groups.remove_leaf("one", "ab-1")
-    assert not (tmp_path / "site-one/job-ab-1").exists()
-    groups.make_leaf(site(memory_max_mb=1), "ab-2")
-    groups.remove_leaf("one", "ab-2")
-    assert (tmp_path / "site-one/job-ab-2").exists()
+    groups.prepare(site(tasks_max=7))
+    shutil.rmtree(tmp_path / "site-one")
+    groups.leaf("one", "ab-1")
+    assert (tmp_path / "site-one/pids.max").read_text() == "7"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +62,7 @@ def test_an_empty_leaf_is_removed_and_another_is_left(tmp_path: Path) -> None:
 def test_a_leaf_is_populated_while_the_kernel_says_so(tmp_path: Path, text: str | None, *, is_populated: bool) -> None:
     groups = Cgroups(str(tmp_path))
     groups.prepare(site())
-    groups.make_leaf(site(), "ab")
+    (tmp_path / "site-one/job-ab").mkdir()
     if text is not None:
         (tmp_path / "site-one/job-ab/cgroup.events").write_text(text)
     assert groups.is_populated("one", "ab") is is_populated
@@ -81,27 +71,16 @@ def test_a_leaf_is_populated_while_the_kernel_says_so(tmp_path: Path, text: str 
 def test_without_a_root_nothing_is_done_and_nothing_warned_of() -> None:
     groups = Cgroups(None)
     assert groups.prepare(site(cpu_weight=1)) is None
-    assert groups.make_leaf(site(memory_max_mb=1), "ab") == (None, None)
-    assert groups.memory_peak("one", "ab") is None
+    assert groups.leaf("one", "ab") is None
     assert not groups.is_populated("one", "ab")
     groups.kill("one", "ab")
     groups.remove_leaf("one", "ab")
 
 
-@pytest.mark.parametrize(("text", "peak"), [("12345\n", 12345), ("max\n", None), ("", None), (None, None)])
-def test_a_peak_that_cannot_be_read_is_not_known(tmp_path: Path, text: str | None, peak: int | None) -> None:
-    groups = Cgroups(str(tmp_path))
-    groups.prepare(site())
-    groups.make_leaf(site(), "ab")
-    if text is not None:
-        (tmp_path / "site-one/job-ab/memory.peak").write_text(text)
-    assert groups.memory_peak("one", "ab") == peak
-
-
 def test_what_is_in_a_leaf_is_killed_at_once(tmp_path: Path) -> None:
     groups = Cgroups(str(tmp_path))
     groups.prepare(site())
-    groups.make_leaf(site(), "ab")
+    (tmp_path / "site-one/job-ab").mkdir()
     groups.kill("one", "ab")
     assert (tmp_path / "site-one/job-ab/cgroup.kill").read_text() == "1"
     groups.kill("one", "gone")
@@ -119,19 +98,15 @@ def test_a_warning_names_every_fault_and_no_job(tmp_path: Path) -> None:
     assert "cpu.weight" not in warning
 
 
-def test_a_leafs_fault_is_the_same_text_for_every_job(tmp_path: Path) -> None:
-    (tmp_path / "site-one").write_text("no directory")
-    groups = Cgroups(str(tmp_path))
-    warnings = {groups.make_leaf(site(), job_id)[1] for job_id in ("ab-1", "ab-2")}
-    assert len(warnings) == 1
-    assert None not in warnings
-
-
-def test_a_site_that_has_been_warned_of_is_not_warned_of_again(tmp_path: Path) -> None:
-    (tmp_path / "site-one").write_text("no directory")
+def test_a_site_whose_limits_cannot_be_applied_is_known_until_they_can(tmp_path: Path) -> None:
+    blocking = tmp_path / "site-one"
+    blocking.write_text("no directory")
     groups = Cgroups(str(tmp_path))
     assert groups.prepare(site()) is not None
-    assert groups.make_leaf(site(), "ab") == (None, None)
+    assert groups.is_faulty("one")
+    blocking.unlink()
+    groups.leaf("one", "ab")
+    assert not groups.is_faulty("one")
 
 
 @pytest.mark.parametrize("delegated", [True, False])

@@ -81,6 +81,25 @@ def test_a_job_is_claimed_only_once_and_the_first_claim_stays(claims: Claims, st
     assert names(state / "starting") == []
 
 
+def test_a_claimed_job_is_kept_until_it_is_released_or_its_keeper_dies(claims: Claims, state: Path) -> None:
+    assert not claims.is_kept(JOB)
+    claims.claim(JOB, {})
+    other = Claims.of_descriptors(*claims.descriptors)
+    assert other.is_kept(JOB)
+    (state / "claims" / OTHER).write_bytes((state / "claims" / JOB).read_bytes())
+    assert not other.is_kept(OTHER)
+    claims.release()
+    claims.release()
+    assert not other.is_kept(JOB)
+    if (pid := os.fork()) == 0:
+        claims.unclaim(JOB)
+        claims.claim(JOB, {})
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert claims.claimed(JOB) == {}
+    assert not claims.is_kept(JOB)
+
+
 # One helper that has forked its keepers.
 RACE: Final = """
 import os, sys

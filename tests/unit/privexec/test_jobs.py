@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.jobs import Job, Jobs
 from basestation_runner.privexec.loop import Loop
 
 if TYPE_CHECKING:
-    from basestation_runner.privexec.keeper import Post
+    from basestation_runner.privexec.claims import Claims
+    from basestation_runner.privexec.forks import Forks
 
 
 def test_a_pid_that_was_used_twice_means_the_job_that_was_started_last() -> None:
-    jobs = Jobs(Loop(), cast("Post", None))
+    jobs = Jobs(Loop(), cast("Claims", None), Cgroups(None), cast("Forks", None))
     later: dict[str, Any] = {"pid": 40, "started_at": 2000.0}
     earlier: dict[str, Any] = {"pid": 40, "started_at": 1000.0}
     for job_id, state, facts in (("c", "starting", {}), ("a", "running", later), ("b", "ended", earlier)):

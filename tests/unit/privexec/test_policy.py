@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,9 +16,9 @@ from basestation_runner import execgroups, nss
 from basestation_runner.config.load import Source, load_sources
 from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account, Group, LookupFailedError
-from basestation_runner.privexec import policy
-from basestation_runner.privexec.order import NotNowError, Order, RefusedError
-from basestation_runner.privexec.policy import Caller, Resolved, resolve
+from basestation_runner.privexec import accounts, policy
+from basestation_runner.privexec.accounts import Caller, Resolved, resolve
+from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +72,7 @@ def with_default() -> Config:
 
 
 SITE: Final = config().sites["one"]
+TOLD: Final = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
 
 
 def dispatch(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -181,30 +182,76 @@ def test_an_order_is_the_helpers_own_site_and_profile_and_the_requests_words() -
     message = dispatch()
     assert policy.order(known, message) == Order(
         job_id="c0ffee00-01",
-        site=known.sites["one"],
-        application=known.applications["base"],
+        site=OrderedSite(
+            name="one",
+            runner_user="runner-one",
+            groups=None,
+            roots=("/srv/one/rundir", "/srv/one"),
+            jail_root="/srv/one",
+            memory_high_mb=None,
+            memory_max_mb=None,
+        ),
+        application="base",
+        timing_line=False,
         home="/home/sg123",
         mission_dir="/home/sg123/mission1",
         log_file="/home/sg123/mission1/baselog.log",
+        jailed=True,
         script="Base.py",
-        args=tuple(message["args"]),
-        queue_length=3,
+        program=("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py"),
+        own_args=["--mission_dir", "/home/sg123/mission1", "--verbose"],
+        appended_args=["--job_id", "c0ffee00-01", "--queue_length", "3"],
+        env={},
+        request={name: message[name] for name in TOLD},
     )
 
 
 def test_the_program_is_the_sites_and_the_profile_strips_and_appends_arguments() -> None:
     order = policy.order(config(), dispatch())
     assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
-    assert order.own_args == ("--mission_dir", "/home/sg123/mission1", "--verbose")
-    assert order.appended_args == ("--job_id", "c0ffee00-01", "--queue_length", "3")
+    assert order.own_args == ["--mission_dir", "/home/sg123/mission1", "--verbose"]
+    assert order.appended_args == ["--job_id", "c0ffee00-01", "--queue_length", "3"]
     assert order.jailed
 
 
 def test_an_order_can_be_told_as_the_request_that_it_was() -> None:
     message = dispatch()
-    told = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
-    assert policy.order(config(), message).request == {name: message[name] for name in told}
+    assert policy.order(config(), message).request == {name: message[name] for name in TOLD}
     assert policy.legacy_order(config(), legacy(), "ab").request is None
+
+
+ORDERS: Final = st.builds(
+    Order,
+    job_id=st.text(),
+    site=st.builds(
+        OrderedSite,
+        name=st.text(),
+        runner_user=st.text(),
+        groups=st.none() | st.lists(st.integers() | st.text()),
+        roots=st.lists(st.text()),
+        jail_root=st.none() | st.text(),
+        memory_high_mb=st.none() | st.integers(),
+        memory_max_mb=st.none() | st.integers(),
+    ),
+    application=st.text(),
+    timing_line=st.booleans(),
+    home=st.text(),
+    mission_dir=st.text(),
+    log_file=st.text(),
+    jailed=st.booleans(),
+    script=st.text(),
+    program=st.lists(st.text(), min_size=2, max_size=2),
+    own_args=st.lists(st.text()),
+    appended_args=st.lists(st.text()),
+    env=st.dictionaries(st.text(), st.text()),
+    request=st.none() | st.dictionaries(st.text(), st.text() | st.lists(st.text())),
+    cgroup=st.none() | st.text(),
+)
+
+
+@given(ORDERS)
+def test_an_order_is_the_same_in_another_process(order: Order) -> None:
+    assert Order.from_bytes(order.to_bytes()) == order
 
 
 @pytest.mark.parametrize("changes", [{"site": "none"}, {"site": ""}, {"digest": "ab" * 32}, {"digest": ""}])
@@ -263,12 +310,12 @@ def test_a_default_application_runs_what_no_other_one_lists_but_nothing_outside_
 def test_an_existing_watchers_order_runs_the_arguments_as_they_are_and_its_paths_are_the_hosts() -> None:
     order = policy.legacy_order(config(), legacy(), "ab-01")
     assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
-    assert order.own_args == ("--mission_dir", "/srv/one/m1", "--daemon")
+    assert order.own_args == ["--mission_dir", "/srv/one/m1", "--daemon"]
     assert order.appended_args == ()
     assert not order.jailed
     assert (order.mission_dir, order.home, order.log_file) == ("/srv/one/m1", "/srv/one/m1", "/srv/one/logs/log")
-    assert (order.job_id, order.queue_length) == ("ab-01", 0)
-    assert not order.application.timing_line
+    assert order.job_id == "ab-01"
+    assert not order.timing_line
 
 
 @pytest.mark.parametrize("more", [[], ["--mission_dir"], ["--verbose", "--mission_dir"], ["mission_dir", "/srv/x"]])
@@ -303,7 +350,7 @@ def test_an_existing_watchers_order_for_another_program_is_refused(argv: list[st
 
 def test_an_existing_watchers_order_for_what_the_default_application_runs_is_taken() -> None:
     argv = ["/opt/basestation/bin/python", "/usr/local/basestation3/Other.py"]
-    assert policy.legacy_order(with_default(), legacy(site="two", argv=argv), "ab").application.name == "rest"
+    assert policy.legacy_order(with_default(), legacy(site="two", argv=argv), "ab").application == "rest"
     for path in ("/usr/local/basestation3/", "/usr/local/basestation3/..", "/usr/local/basestation3/sub/Other.py"):
         with pytest.raises(RefusedError):
             policy.legacy_order(with_default(), legacy(site="two", argv=[argv[0], path]), "ab")
@@ -429,7 +476,7 @@ def test_no_host_and_no_site_give_a_job_what_no_job_may_have(
 # Without capabilities
 
 
-OWN: Final = replace(CALLER, changes=False, uid=1001, gid=2001, groups=frozenset({2001, 2002, 2003}))
+OWN: Final = CALLER._replace(changes=False, uid=1001, gid=2001, groups=frozenset({2001, 2002, 2003}))
 
 
 def test_a_helper_without_capabilities_runs_its_own_accounts_site() -> None:
@@ -453,7 +500,7 @@ def test_a_helper_without_capabilities_refuses_another_account_and_names_it() ->
 def test_a_helper_without_capabilities_refuses_groups_that_are_not_exactly_its_own(
     groups: Groups, changes: dict[str, Any]
 ) -> None:
-    assert "groups" in refused(host(), groups, replace(OWN, **changes))
+    assert "groups" in refused(host(), groups, OWN._replace(**changes))
 
 
 # Who the helper is
@@ -467,7 +514,7 @@ def daemons() -> Host:
 def test_the_ids_of_both_daemons_accounts_and_of_root_are_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getgroups", lambda: [WATCHER_GID, 4321])
     with on(daemons()):
-        found = policy.caller(changes=True, watcher_user="watcher")
+        found = accounts.caller(changes=True, watcher_user="watcher")
     assert found.forbidden_uids == {0, execgroups.UNCHANGED, os.getuid(), WATCHER_UID}
     assert found.forbidden_gids == {0, execgroups.UNCHANGED, 991, WATCHER_GID}
     assert found.watcher_uid == WATCHER_UID
@@ -477,14 +524,14 @@ def test_the_ids_of_both_daemons_accounts_and_of_root_are_no_jobs(monkeypatch: p
 
 def test_without_another_name_the_watcher_has_the_helpers_account() -> None:
     with on(daemons()):
-        found = policy.caller(changes=True, watcher_user=None)
+        found = accounts.caller(changes=True, watcher_user=None)
     assert (found.watcher_uid, found.watcher_gid) == (os.getuid(), 991)
 
 
 def test_a_daemons_account_that_is_not_known_is_an_error() -> None:
     with on(daemons()), pytest.raises(RunnerError, match="unheard-of"):
-        policy.caller(changes=True, watcher_user="unheard-of")
+        accounts.caller(changes=True, watcher_user="unheard-of")
     with on(Host({"watcher": account("watcher", 4_294_967_290, WATCHER_GID)})):
         for watcher_user in ("watcher", None):
             with pytest.raises(RunnerError, match=str(os.getuid())):
-                policy.caller(changes=True, watcher_user=watcher_user)
+                accounts.caller(changes=True, watcher_user=watcher_user)
