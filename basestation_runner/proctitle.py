@@ -5,6 +5,7 @@ kernel's own, which end at another place, and what lies between is lost.
 """
 
 import ctypes
+import functools
 import os
 from typing import Final
 
@@ -18,11 +19,17 @@ _PR_SET_NAME: Final = 15
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def set_title(title: str) -> None:
-    """Show `title` in place of the command line, as much of it as fits there, and its beginning as the name."""
+@functools.cache  # it is the same in every child
+def _place() -> tuple[int, int]:
+    """Return where the command line begins and ends in this process's memory."""
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib would be in every keeper's memory
         fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    return int(fields[_ARG_START]), int(fields[_ARG_END])
+
+
+def set_title(title: str) -> None:
+    """Show `title` in place of the command line, as much of it as fits there, and its beginning as the name."""
+    start, end = _place()
     text = os.fsencode(title)
     _libc.prctl(_PR_SET_NAME, text, 0, 0, 0)
     if start < end:

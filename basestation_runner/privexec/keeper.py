@@ -37,6 +37,9 @@ DONE: Final = b"d"
 PASSED_WITH_ORDER: Final = 2
 """Descriptors that come with a job: a file with its Order, and the pipe for what is to be reported of it."""
 
+_TITLE: Final = "runner-keeper"
+"""What ps shows of a keeper; of one that has a job with the site's name after it."""
+
 _MOST_NUMBER: Final = 8
 
 
@@ -104,6 +107,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
     """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns."""
     try:
         _settle_in(link, post)
+        proctitle.set_title(_TITLE)
         spare = _fork_child(link, post)
         while True:
             _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
@@ -116,6 +120,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
             post.claims.release()
             os.close(order)
             os.close(report)
+            proctitle.set_title(_TITLE)
             spare = _fork_child(link, post)
             link.send(DONE)
     finally:
@@ -131,7 +136,7 @@ def keep(order: int, post: Post, report: int, child: Child) -> None:
     """
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
-        proctitle.set_title(f"runner-keeper:{wanted.site.name}")
+        proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
         try:
             _start(order, wanted, post, report, child)
         except (RefusedError, NotNowError, _ClaimedError):

@@ -36,6 +36,7 @@ SCRIPTS: Final = ("count.sh", "count-now.sh")
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the host is stuck."""
 _LOOK: Final = 0.2
+_IDLE: Final = frozenset({"runner-forkserv", "runner-keeper"})  # what the kernel keeps of their titles
 
 # Its first act says that it runs, in one write that appends; so a second run can never go unseen.
 _JOB: Final = """\
@@ -368,8 +369,9 @@ class Host:
         return [f"{kind}/{path.name}" for kind in ("claims", "exits") for path in (state / kind).iterdir()]
 
     def processes(self) -> dict[int, str]:
-        """Return the pids of whatever runs here besides daemons and clients, zombies too, and what each is."""
+        """Return the pids of whatever runs for a job, zombies too, and what each is."""
         ours = {daemon.pid for daemon in self.installation.daemons} | {c.pid for c in self._clients.values()}
+        helper = self.installation.accounts.user(HELPER).uid
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -377,14 +379,33 @@ class Host:
                 status = dict(line.split(":\t", 1) for line in (entry / "status").read_text().splitlines())
                 pid, uid = int(entry.name), int(status["Uid"].split()[0])
                 is_ours = self.installation.accounts.owns(uid) and pid not in ours
-                if is_ours and namespace.of(pid) in {None, namespace.of(os.getpid())}:
+                is_idle = uid == helper and status["Name"] in _IDLE and not status["State"].startswith("Z")
+                if is_ours and not is_idle and namespace.of(pid) in {None, namespace.of(os.getpid())}:
                     found[pid] = f"{status['Name']} {status['State']} uid {uid}"
         return found
 
     def keepers(self) -> list[int]:
-        """Return the pids of the helper account's processes but the helper: keepers, and jobs before their drop."""
-        helper = self.installation.accounts.user(HELPER).uid
-        return [pid for pid, what in self.processes().items() if what.endswith(f" uid {helper}") and " Z " not in what]
+        """Return the pids of the keepers that have a job."""
+        return [
+            pid for pid, what in self.processes().items() if what.startswith("runner-keeper:") and " Z " not in what
+        ]
+
+    def fork_server(self) -> int | None:
+        """Return the pid of the helper's fork server, None if it has none."""
+        assert self.helper is not None
+        with contextlib.suppress(OSError, ValueError):
+            (pid,) = map(int, Path(f"/proc/{self.helper.pid}/task/{self.helper.pid}/children").read_text().split())
+            return pid
+        return None
+
+    def waiting(self) -> list[int]:
+        """Return the pids of the keepers without a job, and of the children that wait for one."""
+        server = self.fork_server()
+        found: list[int] = [] if server is None else [server]
+        for pid in found:
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return [pid for pid in found[1:] if _name_of(pid) == "runner-keeper"]
 
     def running_jobs(self) -> dict[int, str]:
         """Return the jobs' main processes, by pid, and each one's job."""
@@ -435,6 +456,12 @@ class Host:
             *(f"{name} is left" for name in self.left_in_rundirs() + self.marks()),
             *(f"process {pid} is left: {what}" for pid, what in self.processes().items()),
         ]
+
+
+def _name_of(pid: int) -> str | None:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return None
 
 
 def seeded(seed: float) -> Random:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from tests.chaos.host import Host, Load, describe, freeze, kill, seeded, thaw
+from tests.chaos.host import PATIENCE, Host, Load, describe, freeze, kill, seeded, thaw
 from tests.chaos.verdict import Harm, faults
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Chaos:
             "kill both": (3, self._kill_both),
             "kill keepers": (4, self._kill_keepers),
             "kill keepers and the helper": (2, self._kill_keepers_and_helper),
+            "kill the fork server": (2, self._kill_fork_server),
+            "kill what waits for a job": (2, self._kill_waiting),
             "kill a job": (1, self._kill_job),
             "kill a watcher that is starting": (2, self._kill_starting_watcher),
             "kill a helper that is starting": (2, self._kill_starting_helper),
@@ -146,6 +148,25 @@ class Chaos:
         self._kill_keepers()
         self._pause(0.3)
         self.host.start_helper()
+
+    def _kill_fork_server(self) -> None:
+        server = self.host.fork_server()
+        if server is None or (pidfd := freeze(server)) is None:
+            return
+        kill(pidfd)
+        status = self._helper.wait(PATIENCE)
+        if status != 1:
+            raise ChaosError(f"without its fork server the helper ended with status {status}")
+        self.host.start_helper()
+
+    def _kill_waiting(self) -> None:
+        """Kill keepers without a job and children without an order; one that gets its own meanwhile counts too."""
+        for pid in self.host.waiting():
+            pidfd = freeze(pid) if self.random.random() < 0.5 else None
+            if pidfd is not None:
+                self.harm.without_keeper |= self.host.claimed_by({pid})
+                self.harm.killed |= {job for job_pid, job in self.host.running_jobs().items() if job_pid == pid}
+                kill(pidfd)
 
     def _kill_job(self) -> None:
         running = self.host.running_jobs()

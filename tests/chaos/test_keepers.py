@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from basestation_runner.sandbox import Installation
 
 KEEPERS = 200
-MOST_KIB = 4096
+MOST_KIB = 3072
 
 
 @pytest.fixture
