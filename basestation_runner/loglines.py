@@ -4,6 +4,7 @@ Whatever a field holds, the line stays one line, of bounded length, in which no 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -136,8 +137,8 @@ def _scalar(value: object) -> Plain:
 
 def _field(key: str, value: object) -> Plain:
     """Given a field, return its value as a line may hold it."""
-    if key == "traceback" and isinstance(value, str):
-        return _cut(value, MAX_TRACEBACK)
+    if type(value) is str:  # nearly all are
+        return _cut(value, MAX_TRACEBACK if key == "traceback" else MAX_TEXT)
     bounded = plain(value)
     if isinstance(bounded, (list, dict)) and len(encoded := json.dumps(bounded)) > MAX_NESTED:
         return _cut(encoded, MAX_NESTED)
@@ -158,10 +159,14 @@ def _text_line(time: str, level: str, _program: str, fields: Mapping[str, Any]) 
         name = str(_field("site", site))
         words.append(f"[{name if BARE_SITE.fullmatch(name) else _quoted(name)}]")
     words.append(_quoted(event) if LOOKS_LIKE_FIELDS.search(event) else printable(event))
-    for key, value in rest.items():
-        name = _cut(key)
-        words.append(f"{name if BARE_KEY.fullmatch(name) else _quoted(name)}={_text_value(_field(key, value))}")
+    words += [f"{_text_key(key)}={_text_value(_field(key, value))}" for key, value in rest.items()]
     return " ".join(words)
+
+
+@functools.lru_cache(maxsize=256)  # the program's own words
+def _text_key(key: str) -> str:
+    name = _cut(key)
+    return name if BARE_KEY.fullmatch(name) else _quoted(name)
 
 
 def _text_value(value: Plain) -> str:

@@ -169,7 +169,8 @@ class _Output:
     def _write(self, data: bytes) -> int:
         if not self._is_ours():
             raise OSError(errno.EBADF, "the log has been closed")
-        self._stuck = not _is_writable(self._descriptor, 0 if self._stuck else PATIENCE)
+        if self._identity is None or not self._identity.regular:
+            self._stuck = not _is_writable(self._descriptor, 0 if self._stuck else PATIENCE)
         if self._stuck:
             raise OSError(errno.EAGAIN, "nobody reads the log")
         return os.write(self._descriptor, data)

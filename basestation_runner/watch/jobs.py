@@ -201,7 +201,7 @@ class Jobs:
             job.state = advance(job.state, Event.DISPATCH)
             self._in_flight[job.job_id] = job
             self._ledger.starting(job.seq, boot=self._boot, now=time.time())
-            self._ledger.after(partial(self._dispatch, choice))
+            self._ledger.after(partial(self._dispatch, choice), urgent=True)  # somebody waits for it
             self._on_room(job.site)
 
     def on_up(self) -> None:

@@ -124,6 +124,7 @@ class Ledger:
             os.close(self._lock)
             raise
         self._writes: list[tuple[str, Sequence[object]]] = []
+        self._urgent: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
 
     def close(self) -> None:
@@ -150,11 +151,11 @@ class Ledger:
     @property
     def is_dirty(self) -> bool:
         """Whether anything waits for a commit."""
-        return bool(self._writes or self._after)
+        return bool(self._writes or self._urgent or self._after)
 
-    def after(self, callback: Callable[[], None]) -> None:
-        """Ask for `callback` once everything asked for so far is durable."""
-        self._after.append(callback)
+    def after(self, callback: Callable[[], None], *, urgent: bool = False) -> None:
+        """Ask for `callback` once everything asked for so far is durable; for an urgent one before all others."""
+        (self._urgent if urgent else self._after).append(callback)
 
     def commit(self) -> list[Callable[[], None]]:
         """Make everything that was asked for durable, and return what may be done now.
@@ -171,7 +172,8 @@ class Ledger:
                 with suppress(sqlite3.Error):
                     self._database.execute("ROLLBACK")
                 raise self._failed(error) from error
-        due, self._after, self._writes = self._after, [], []
+        due = self._urgent + self._after
+        self._urgent, self._after, self._writes = [], [], []
         return due
 
     def _failed(self, error: sqlite3.Error) -> LedgerError:
