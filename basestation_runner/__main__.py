@@ -2,13 +2,13 @@
 
 import sys
 
+from basestation_runner import program
+
 
 def main() -> int:
-    """Run the command line, or be the helper's fork server, and return the exit status."""
-    if sys.argv[1:2] == ["fork-server"]:  # which is to hold as little in memory as it can
-        from basestation_runner.privexec import forkserver  # noqa: PLC0415
-
-        return forkserver.main(sys.argv[2:])
+    """Run the command line, or be one of the daemons' own processes, and return the exit status."""
+    if sys.argv[1:2] and sys.argv[1] in program.PARTS:  # which are to hold as little in memory as they can
+        return program.run_part(sys.argv[1:])
     from basestation_runner import cli  # noqa: PLC0415
 
     return cli.main()

@@ -62,12 +62,14 @@ class Claims:
         """
         temporary, file = _write_temporary(self._starting, job_id, mark)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             syscalls.rename_noreplace(self._starting, temporary, self._claims, job_id)
-        except FileExistsError:
+        except OSError as error:
             os.close(file)
             os.unlink(temporary, dir_fd=self._starting)
-            return False
+            if isinstance(error, FileExistsError):
+                return False
+            raise
         self._held = file
         return True
 

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from basestation_runner import logs, nss, processes, proctitle, trust
-from basestation_runner.config.load import Source, load_sources
+from basestation_runner.config import apart
 from basestation_runner.config.model import Config, Site
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
 from basestation_runner.privexec import accounts
@@ -121,14 +121,15 @@ def _hear_signals() -> None:
 def _config(options: HelperOptions, *, privileged: bool) -> Config:
     """Read the helper's own copy of the configuration, from files that root alone can write."""
 
-    def source(path: Path) -> Source:
+    def text(path: Path) -> apart.Text:
         try:
-            return Source(str(path), trust.read_config(str(path), privileged=privileged))
+            return str(path), trust.read_config(str(path), privileged=privileged)
         except OSError as error:
             raise RunnerError(f"it cannot be read: {error.strerror}", where=str(path)) from error
 
     applications = options.applications_config
-    return load_sources(source(options.sites_config), source(applications) if applications else None)
+    sites = text(options.sites_config)
+    return apart.load(sites, text(applications) if applications else None, privileged=privileged)
 
 
 def _check_accounts(config: Config, caller: Caller) -> None:

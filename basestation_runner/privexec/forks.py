@@ -4,11 +4,11 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from basestation_runner import program
 from basestation_runner.errors import RunnerError
 from basestation_runner.privexec import forkserver, loop
 from basestation_runner.privexec.keeper import Post
@@ -34,7 +34,7 @@ class Forks:
         """Start it. It inherits this process's capabilities through execve: before they are trimmed. Raises OSError."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_IT}
-        command = [*_program(), forkserver.COMMAND, str(_LINK)]
+        command = program.command(program.FORK_SERVER, str(_LINK))
         with theirs:
             self._pid = os.posix_spawn(
                 command[0],
@@ -124,8 +124,3 @@ class Forks:
                 return
             number, fault, status = forkserver.WORD.unpack(word)
             self._ended.pop(number)(fault, status)
-
-
-def _program() -> list[str]:
-    """Return the words that start this program, without its own arguments."""
-    return [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]

@@ -23,9 +23,6 @@ from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.keeper import Post
 
-COMMAND: Final = "fork-server"
-"""The program's first argument that makes it this; the second is the number of the link's descriptor."""
-
 NUMBER: Final = struct.Struct("Q")
 """To the fork server: the number of a job to be kept; with it come the order's file and the report's pipe."""
 
@@ -47,7 +44,10 @@ _MOST_IDLE: Final = 4
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the helper at the other end of the link until that closes; return the exit status."""
+    """Serve the helper at the other end of the link until that closes; return the exit status.
+
+    The one argument is the number of the link's descriptor.
+    """
     processes.occupy_standard_descriptors()
     proctitle.set_title("runner-forkserver")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from basestation_runner import logs, proctitle
-from basestation_runner.config import load
+from basestation_runner import logs, processes, proctitle
+from basestation_runner.config import apart
 from basestation_runner.errors import EXIT_OK, RunnerError
 from basestation_runner.systemd import Notifier
 from basestation_runner.watch.watcher import Watcher
@@ -30,13 +30,15 @@ _CAPABILITIES: Final = ("CapPrm", "CapEff", "CapAmb")
 def run(options: WatchOptions) -> int:
     """Serve all sites until SIGTERM or SIGINT; return the exit status. Raises RunnerError."""
     refuse_privilege()
+    processes.occupy_standard_descriptors()
     notifier = Notifier()
     os.umask(UMASK)
     _raise_descriptor_limit()
     log_file = logs.configure(
         name=proctitle.WATCHER, path=options.base_log, fmt=options.log_format, debug=options.debug
     )
-    config = load.load_files(options.sites_config, options.applications_config)
+    applications = options.applications_config
+    config = apart.load(apart.read(options.sites_config), apart.read(applications) if applications else None)
     proctitle.set_title(proctitle.WATCHER)
     asyncio.run(_serve(options, config, notifier, log_file))
     return EXIT_OK

@@ -37,7 +37,9 @@ import os, sys
 sys.path.insert(0, sys.argv.pop(1))
 import basestation_runner.commands.watch, basestation_runner.watch.daemon
 from basestation_runner import cli
+from basestation_runner.config import apart, load
 from basestation_runner.watch import inbox, ledger
+apart.load = lambda *texts: load.load_sources(*(text and load.Source(*text) for text in texts))
 if os.geteuid() == 0 and not os.environ.pop("STAY_ROOT", None):
     os.setgroups([])
     os.setresgid(*[65534] * 3)

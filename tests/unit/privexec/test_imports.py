@@ -8,8 +8,8 @@ from pathlib import Path
 
 import basestation_runner
 
-ALLOWED = {"basestation_runner", "prctl", "_prctl", "cgroupspy", "structlog", "attr", "attrs", "cattrs", "ruamel"}
-NEEDED_BY_THOSE = {"typing_extensions"}  # by cattrs and structlog on older Pythons
+ALLOWED = {"basestation_runner", "prctl", "_prctl", "cgroupspy", "structlog", "attr", "attrs"}
+NEEDED_BY_THOSE = {"typing_extensions"}  # by structlog on older Pythons
 
 SHOW = """
 import sys
