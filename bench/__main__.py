@@ -31,6 +31,7 @@ _RESULTS: Final = _HERE / "results"
 _TRAFFIC: Final = frozenset("abcd")
 _BARS: Final = {"b.rate": "one queue", "c.rate": "many queues", "d.rate": "burst"}
 _NOBODY: Final = 65534
+_OURS: Final = "runner"
 
 
 def _letters(_context: click.Context, _option: click.Parameter, value: str) -> frozenset[str]:
@@ -42,6 +43,8 @@ def _letters(_context: click.Context, _option: click.Parameter, value: str) -> f
 
 def _adapters(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> list[Other]:
     pairs = [value.partition("=") for value in values]
+    if any(not (name and path) or name == _OURS for name, _, path in pairs):
+        raise click.BadParameter(f"NAME=FILE, with a name that is not {_OURS}")
     return [Other.load(name, Path(path)) for name, _, path in pairs]
 
 
@@ -85,9 +88,9 @@ def main(  # noqa: PLR0913 - as many parameters as options
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # what ends this also ends what it started
     earlier = history.last(_HISTORY)
-    books = [Book("runner", click.echo), *(Book(other.name, click.echo) for other in others)]
+    books = [Book(_OURS, click.echo), *(Book(other.name, click.echo) for other in others)]
     with with_accounts(runner=runner or _ours(), disk=disk) as sandbox, contextlib.closing(_floor(sandbox)) as floor:
-        command = runner or _default()
+        command = (runner or _default()).absolute()
         facts = machine.facts(command, sandbox.root)
         click.echo("\n".join(f"{name}: {value}" for name, value in facts.items()))
         session = Session(sandbox, floor, plan.QUICK if quick else plan.FULL, only)

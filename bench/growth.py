@@ -68,8 +68,8 @@ def _cost(session: Session, host: Host, jobs: int, repeats: int) -> float:
     found = []
     for _ in range(repeats):
         requests = host.requests([next(host.queues(1))] * jobs)
-        session.floor.sample(session.plan.floor)
         rest()
+        session.floor.sample(session.plan.floor)
         found.append(1000 / drop_all(host, requests).rate)
     return median(found)
 
