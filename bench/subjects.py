@@ -57,7 +57,7 @@ class Runner:
 
 @frozen
 class _Command:
-    """How one daemon of another runner is started; `{…}` in its words stands for what `_Other.start` fills in."""
+    """How one daemon of another runner is started; `{…}` in its words stands for what `Other.start` fills in."""
 
     name: str
     account: str

@@ -99,13 +99,17 @@ def _measure(session: Session, host: Host, book: Book) -> None:
         book.note(_latency(book.samples["a"]))
     if "b" in only:
         book.note(_queue(_repeated(session, host, [next(host.queues(1))] * plan.queue)))
-    if only & {"c", "d"}:
-        fanned = _repeated(session, host, list(host.queues(plan.sites * plan.missions)))
+    many = list(host.queues(plan.sites * plan.missions))
+    fanned = _repeated(session, host, many) if only & {"c", "d"} else []
+    if fanned:
         book.note(_fan(fanned))
-        if "d" in only:
-            requests = host.requests(host.queues(plan.burst))
-            floor.sample(plan.floor)
-            book.note(_burst(drop_all(host, requests), median(run.rate for run in fanned)))
+    if "d" in only:
+        requests = host.requests(host.queues(plan.burst))
+        rest()
+        floor.sample(plan.floor)
+        burst = drop_all(host, requests)
+        fanned += _repeated(session, host, many)  # the burst lasts, and the machine may not be what it was before
+        book.note(_burst(burst, median(run.rate for run in fanned)))
     floor.sample(plan.floor)
 
 

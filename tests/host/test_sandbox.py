@@ -209,10 +209,14 @@ with with_accounts(runner=Path("/bin/echo"), disk=Path({str(disk)!r})) as sandbo
 
 
 @pytest.mark.usefixtures("privileged")
-def test_a_program_that_other_accounts_cannot_run_is_refused() -> None:
-    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))  # root's alone
-    program = write_launcher(directory / "runner", sys.executable, directory)
-    with pytest.raises(RunnerError, match="cannot run this program") as caught:
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o700, 0o755), (0o755, 0o757)])
+def test_a_program_that_other_accounts_cannot_run_or_can_change_is_refused(folder_mode: int, mode: int) -> None:
+    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    directory.chmod(folder_mode)
+    program = directory / "runner"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(mode)
+    with pytest.raises(RunnerError, match="cannot run this program, or can change it") as caught:
         at(program, uid=65534)
     assert caught.value.where == str(program)
     shutil.rmtree(directory)

@@ -44,7 +44,7 @@ def test_what_never_ran_is_lost_and_does_not_count_as_out_of_order() -> None:
 
 
 def test_what_ran_twice_is_counted_once_however_often_it_ran() -> None:
-    assert judge([4, 5, 6], runs(4, 5, 5, 5, 6)) == Verdict(lost=0, twice=1, out_of_order=0)
+    assert judge([4, 5, 6], runs(4, 5, 5, 6, 6, 6)) == Verdict(lost=0, twice=2, out_of_order=0)
 
 
 def test_what_ran_after_a_later_one_is_out_of_order() -> None:
