@@ -61,12 +61,13 @@ def keepers(session: Session, book: Book) -> None:
 
 def _processes(daemons: Mapping[str, Started]) -> dict[str, int]:
     """Return the pids of the daemons and of all that they have started, each with a name of its own."""
-    found = {}
-    for name, started in daemons.items():
-        found[name] = started.daemon.pid
+    found: dict[str, int] = {}
+    for daemon, started in daemons.items():
+        found[daemon] = started.daemon.pid
         for pid in descendants(started.daemon.pid):
-            child = title(pid).removeprefix("runner-")
-            found[child if child not in found else f"{child} {pid}"] = pid
+            name = title(pid).removeprefix("runner-")
+            names = (name, *(f"{name}-{number}" for number in range(2, len(found) + 2)))
+            found[next(free for free in names if free not in found)] = pid
     return found
 
 
