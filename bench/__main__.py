@@ -31,6 +31,7 @@ _RESULTS: Final = _HERE / "results"
 _TRAFFIC: Final = frozenset("abcd")
 _BARS: Final = {"b.rate": "one queue", "c.rate": "many queues", "d.rate": "burst"}
 _NOBODY: Final = 65534
+_OURS: Final = "runner"
 
 
 def _letters(_context: click.Context, _option: click.Parameter, value: str) -> frozenset[str]:
@@ -42,6 +43,8 @@ def _letters(_context: click.Context, _option: click.Parameter, value: str) -> f
 
 def _adapters(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> list[Other]:
     pairs = [value.partition("=") for value in values]
+    if any(not (name and path) or name == _OURS for name, _, path in pairs):
+        raise click.BadParameter(f"NAME=FILE, with a name that is not {_OURS}")
     return [Other.load(name, Path(path)) for name, _, path in pairs]
 
 
@@ -85,19 +88,21 @@ def main(  # noqa: PLR0913 - as many parameters as options
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # what ends this also ends what it started
     earlier = history.last(_HISTORY)
-    books = [Book("runner", click.echo), *(Book(other.name, click.echo) for other in others)]
+    books = [Book(_OURS, click.echo), *(Book(other.name, click.echo) for other in others)]
     with with_accounts(runner=runner or _ours(), disk=disk) as sandbox, contextlib.closing(_floor(sandbox)) as floor:
-        command = runner or _default()
+        command = (runner or _default()).absolute()
         facts = machine.facts(command, sandbox.root)
         click.echo("\n".join(f"{name}: {value}" for name, value in facts.items()))
         session = Session(sandbox, floor, plan.QUICK if quick else plan.FULL, only)
-        _measure_all(session, command, [Runner(), *others], books)
+        fault = _measure_all(session, command, [Runner(), *others], books)
         floor_text, floor_ms, floor_json = floor_as_text(floor), floor.ms, floor_as_json(floor)
     changes = {} if quick else history.changes(books[0].figures, floor_ms, earlier)
     click.echo(f"\n{table(books, changes, with_aims=not quick)}\n{floor_text}")
     if json_file is not None:
         programs = {book.name: book.as_json() for book in books}
         json_file.write_text(json.dumps({"machine": facts, "floor": floor_json, "programs": programs}, indent=1) + "\n")
+    if fault is not None:
+        raise fault  # what was measured until then has been shown
     for directory in filter(None, (svg_directory, _RESULTS if record else None)):
         _draw(directory, books)
     if record:
@@ -126,18 +131,28 @@ def _floor(sandbox: Sandbox) -> Floor:
     return Floor(sandbox.root / "floor", job)
 
 
-def _measure_all(session: Session, runner: Path, subjects: Sequence[Subject], books: Sequence[Book]) -> None:
-    """Measure all programs, one after the other, and what only ours has; then what all of it is to the floor."""
-    for subject, book in zip(subjects, books, strict=True):
-        click.echo(f"\n{book.name}")
-        if session.only & _TRAFFIC:
-            traffic.measure(session, subject, book)
-        if "e" in session.only:
-            idle.measure(session, subject, book)
-    _measure_ours(session, runner, books[0])
+def _measure_all(
+    session: Session, runner: Path, subjects: Sequence[Subject], books: Sequence[Book]
+) -> RunnerError | None:
+    """Measure all programs, one after the other, and what only ours has; then what all of it is to the floor.
+
+    Return the fault that ended this early: what was measured until then took long, and is worth to be seen.
+    """
+    fault = None
+    try:
+        for subject, book in zip(subjects, books, strict=True):
+            click.echo(f"\n{book.name}")
+            if session.only & _TRAFFIC:
+                traffic.measure(session, subject, book)
+            if "e" in session.only:
+                idle.measure(session, subject, book)
+        _measure_ours(session, runner, books[0])
+    except RunnerError as error:
+        fault = error
     session.floor.sample(session.plan.floor)
     for book in books:
         book.note(ratios(book, session.floor.ms))
+    return fault
 
 
 def _measure_ours(session: Session, runner: Path, book: Book) -> None:

@@ -45,10 +45,13 @@ def ratios(book: Book, floor_ms: float) -> Iterable[Figure]:
 
 def floor_as_text(floor: Floor) -> str:
     """Return the floor and its parts as one line."""
-    commit, spawn, file = (median(values) for values in (floor.commits, floor.spawns, floor.files))
+    commit, spawn, file = (
+        f"{median(values):.3f} ms (p99 {percentile(values, 99):.3f})"
+        for values in (floor.commits, floor.spawns, floor.files)
+    )
     return (
-        f"floor: {floor.ms:.3f} ms, of it a durable commit {commit:.3f} ms, a fork and exec {spawn:.3f} ms"
-        f" (a small durable file and its rename: {file:.3f} ms)"
+        f"floor: {floor.ms:.3f} ms, of it a durable commit {commit} and a fork and exec {spawn};"
+        f" besides, a small durable file and its rename {file}"
     )
 
 

@@ -7,15 +7,15 @@ from basestation_runner.errors import RunnerError
 from bench.book import Book
 from bench.table import rows
 
-_BEGIN: Final = "<!-- results: written by --record -->"
-_END: Final = "<!-- end of results -->"
+BEGIN: Final = "<!-- results: written by --record -->"
+END: Final = "<!-- end of results -->"
 _FACTS: Final = ("time", "program", "cpu", "cores", "kernel", "filesystem", "python", "load")
 
 
 def filled(page: str, books: Sequence[Book], facts: Mapping[str, Any], floor: str) -> str:
     """Return the page with these results in place of the last ones. Raises RunnerError for one without the markers."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
     if not begin or not end:
         raise RunnerError("the markers of the results are missing", where="bench/README.md", hint="restore them")
     return "".join([before, begin, "\n\n", "\n".join(_section(books, facts, floor)), "\n\n", end, after])

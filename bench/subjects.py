@@ -18,7 +18,6 @@ from basestation_runner.sandbox import HELPER, WATCHER, Installation
 from basestation_runner.sandbox.process import Daemon, Identity
 
 READY_WITHIN: Final = 300.0
-_LOOK: Final = 0.002
 
 
 @frozen
@@ -58,7 +57,7 @@ class Runner:
 
 @frozen
 class _Command:
-    """How one daemon of another runner is started; `{…}` in its words stands for what `_Other.start` fills in."""
+    """How one daemon of another runner is started; `{…}` in its words stands for what `Other.start` fills in."""
 
     name: str
     account: str
@@ -126,12 +125,7 @@ def _start_other(
         path.unlink(missing_ok=True)  # left by one that was killed
     begin = time.monotonic()
     daemon = installation.start(command.name, words, identity, command.environment)
-    while waiting := [path for path in waiting if not path.exists()]:
-        if daemon.returncode is not None or time.monotonic() - begin > READY_WITHIN:
-            raise RunnerError(
-                f"{daemon.name} did not make its file", where=str(waiting[0]), hint=f"see {daemon.tail()}"
-            )
-        time.sleep(_LOOK)
+    daemon.wait_until(lambda: all(path.exists() for path in waiting), READY_WITHIN)
     return Started(daemon, time.monotonic() - begin)
 
 

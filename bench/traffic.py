@@ -1,5 +1,6 @@
 """Measurements a to d: one drop at a time on an idle host, one long queue, many queues, a burst."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
+from basestation_runner.errors import RunnerError
 from basestation_runner.sandbox.installation import Site
 from bench.book import Book
 from bench.figures import Figure, Unit
@@ -16,7 +18,7 @@ from bench.stamps import Stamp
 from bench.stats import Verdict, judge, median, percentile
 from bench.subjects import Subject, stop
 
-_PATIENCE: Final = 30.0
+PATIENCE: Final = 30.0
 """Seconds without any run after which the rest counts as lost."""
 _WARM_UP: Final = 8
 _REST: Final = 0.5
@@ -37,7 +39,8 @@ class Run:
 
 
 def rest() -> None:
-    """Wait for the ends of what ran before, which the next measurement should not have to share the machine with."""
+    """Wait for the ends of what ran before, and for the disk: the next measurement should not share the machine."""
+    os.sync()
     time.sleep(_REST)
 
 
@@ -47,12 +50,15 @@ def drop_all(host: Host, requests: Sequence[Request]) -> Run:
     first = requests[0].drop()
     for request in requests[1:]:
         request.drop()
-    host.stamps.wait(len(requests), _PATIENCE)
+    host.stamps.wait(len(requests), PATIENCE)
     return _run(first, requests, host.stamps.read())
 
 
 def _run(first: int, requests: Sequence[Request], stamps: Sequence[Stamp]) -> Run:
-    verdict = judge([request.number for request in requests], stamps)
+    numbers = [request.number for request in requests]
+    asked = set(numbers)  # what an earlier measurement gave up may still run
+    stamps = [stamp for stamp in stamps if stamp.number in asked]
+    verdict = judge(numbers, stamps)
     times = [stamp.ns for stamp in stamps]
     gaps = [(later - earlier) / 1e6 for earlier, later in pairwise(times)]
     return Run(verdict, (times[-1] - first) / 1e9 if times else float("inf"), gaps)
@@ -61,15 +67,17 @@ def _run(first: int, requests: Sequence[Request], stamps: Sequence[Stamp]) -> Ru
 def latencies(host: Host, drops: int, pause: float) -> list[float]:
     """Drop one request after the other on the idle host and return the milliseconds until each job's first act.
 
-    What never ran is left out.
+    What never ran is left out. Raises RunnerError when that is all.
     """
     found = []
     for request in host.requests(host.queues(drops)):
         host.stamps.start()
         dropped = request.drop()
-        if host.stamps.wait(1, _PATIENCE, often=True):
-            found.append((host.stamps.read()[0].ns - dropped) / 1e6)
+        host.stamps.wait(1, PATIENCE, often=True)
+        found += [(stamp.ns - dropped) / 1e6 for stamp in host.stamps.read() if stamp.number == request.number]
         time.sleep(pause)
+    if not found:
+        raise RunnerError("of all that was dropped nothing ran", where=str(host.installation.top))
     return found
 
 
@@ -91,13 +99,17 @@ def _measure(session: Session, host: Host, book: Book) -> None:
         book.note(_latency(book.samples["a"]))
     if "b" in only:
         book.note(_queue(_repeated(session, host, [next(host.queues(1))] * plan.queue)))
-    if only & {"c", "d"}:
-        fanned = _repeated(session, host, list(host.queues(plan.sites * plan.missions)))
+    many = list(host.queues(plan.sites * plan.missions))
+    fanned = _repeated(session, host, many) if only & {"c", "d"} else []
+    if fanned:
         book.note(_fan(fanned))
-        if "d" in only:
-            requests = host.requests(host.queues(plan.burst))
-            floor.sample(plan.floor)
-            book.note(_burst(drop_all(host, requests), median(run.rate for run in fanned)))
+    if "d" in only:
+        requests = host.requests(host.queues(plan.burst))
+        rest()
+        floor.sample(plan.floor)
+        burst = drop_all(host, requests)
+        fanned += _repeated(session, host, many)  # the burst lasts, and the machine may not be what it was before
+        book.note(_burst(burst, median(run.rate for run in fanned)))
     floor.sample(plan.floor)
 
 
@@ -105,8 +117,8 @@ def _repeated(session: Session, host: Host, queues: Sequence[tuple[Site, int]]) 
     runs = []
     for _ in range(session.plan.repeats):
         requests = host.requests(queues)
-        session.floor.sample(session.plan.floor)
         rest()
+        session.floor.sample(session.plan.floor)
         runs.append(drop_all(host, requests))
     return runs
 

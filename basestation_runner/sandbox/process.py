@@ -23,6 +23,7 @@ from basestation_runner.errors import RunnerError, printable
 from basestation_runner.nss import Account
 
 _TAIL_LINES: Final = 15
+_LOOK: Final = 0.002
 _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 Event = Mapping[str, Any]
@@ -110,6 +111,17 @@ class Daemon:
     def wait_notification(self, wanted: Callable[[str], bool], timeout: float = 10) -> str:
         """Return the first notification, past or to come, that is `wanted`. Raises RunnerError as wait_ready does."""
         return next(filter(wanted, self._follow(self._notifications, timeout)))
+
+    def wait_until(self, condition: Callable[[], object], timeout: float = 10) -> None:
+        """Look again and again until something holds that it says nothing of. Raises RunnerError as wait_ready does."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            with self._news:
+                ended = self._news.wait_for(lambda: self._ended, _LOOK)
+            if ended:
+                raise self._failure(f"ended with status {self.returncode}")
+            if time.monotonic() > deadline:
+                raise self._failure(f"did not do what was waited for within {timeout:g} s")
 
     def wait_event(self, wanted: Callable[[Event], bool], timeout: float = 10) -> Event:
         """Return the first event, past or to come, that is `wanted`. Raises RunnerError as wait_ready does."""

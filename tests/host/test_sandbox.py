@@ -8,8 +8,10 @@ import json
 import os
 import pwd
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from basestation_runner.errors import RunnerError
 from basestation_runner.sandbox import HELPER, WATCHER, single_account
 from basestation_runner.sandbox.installation import HELPER_CAPABILITIES
 from basestation_runner.sandbox.process import Identity
-from basestation_runner.sandbox.program import check_interpreter, write_launcher
+from basestation_runner.sandbox.program import at, check_interpreter, write_launcher
 
 if TYPE_CHECKING:
     from basestation_runner.sandbox import Installation, Sandbox
@@ -187,6 +189,37 @@ with with_accounts() as sandbox, sandbox.installation() as installation:
             other.communicate("\n")
             assert other.returncode == 0
     assert not any(Path(root).exists() for root in roots)
+
+
+@pytest.mark.usefixtures("privileged")
+def test_a_sandbox_can_lie_on_a_disk_and_run_a_program_that_is_given() -> None:
+    disk = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    code = f"""
+import os
+from pathlib import Path
+from basestation_runner.sandbox import with_accounts
+with with_accounts(runner=Path("/bin/echo"), disk=Path({str(disk)!r})) as sandbox:
+    (sandbox.root / "here").touch()
+    assert [path.name for path in Path({str(disk)!r}).glob("*/here")] == ["here"]
+    print(sandbox.program.command[0], sandbox.root.stat().st_dev == os.stat({str(disk)!r}).st_dev)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split() == ["/bin/echo", "True"]
+    disk.rmdir()  # nothing is left in it
+
+
+@pytest.mark.usefixtures("privileged")
+@pytest.mark.parametrize(("folder_mode", "mode"), [(0o700, 0o755), (0o755, 0o757)])
+def test_a_program_that_other_accounts_cannot_run_or_can_change_is_refused(folder_mode: int, mode: int) -> None:
+    directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    directory.chmod(folder_mode)
+    program = directory / "runner"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(mode)
+    with pytest.raises(RunnerError, match="cannot run this program, or can change it") as caught:
+        at(program, uid=65534)
+    assert caught.value.where == str(program)
+    shutil.rmtree(directory)
 
 
 def outside() -> tuple[str, str]:

@@ -28,6 +28,16 @@ def test_an_account_has_a_group_of_its_own_unless_another_is_named() -> None:
     assert last(files["group"], 1) == ["one:x:5000:"]
 
 
+def test_changes_that_are_made_together_are_seen_together() -> None:
+    published: list[str] = []
+    sandbox = Accounts(lambda name, _: published.append(name), first_id=FIRST)
+    with sandbox.together():
+        for name in ("one", "two", "three"):
+            sandbox.add_user(name)
+        assert published == []
+    assert sorted(published) == ["group", "passwd"]
+
+
 def test_a_hosts_entry_of_the_same_name_is_hidden() -> None:
     sandbox, files = made()
     sandbox.add_user("root")
