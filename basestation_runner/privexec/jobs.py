@@ -238,6 +238,7 @@ class Jobs:
             return
         if report["outcome"] == "started":
             job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
+            self._tell(job)
             for warning in report["warnings"]:
                 known = warning.startswith(LIMITS) and self._cgroups.is_faulty(job.site)
                 if not known and (job.site, warning) not in self._warned:
@@ -245,7 +246,6 @@ class Jobs:
                     log.warning(warning, site=job.site)
             identity = {"uid": report["uid"], "gid": report["groups"][0], "groups": report["groups"]}
             log.info("job started", **facts, asked_by=job.asked_by, pid=job.pid, **identity, command=report["command"])
-            self._tell(job)
             return
         self._forget_unstarted(job)
         if report["outcome"] == "claimed":
@@ -332,10 +332,10 @@ class Jobs:
 
     def _ended(self, job: Job, record: Mapping[str, Any]) -> None:
         job.state, job.record = "ended", record
+        self._tell(job)  # its queue waits for this
         outcome = {name: record[name] for name in ("exit_code", "signal") if record.get(name) is not None}
         seconds = round(record["ended_at"] - record["started_at"], 3)
         log.info("job ended", site=job.site, job_id=job.job_id, script=record["script"], **outcome, seconds=seconds)
-        self._tell(job)
 
     def _tell(self, job: Job) -> None:
         """Tell the job's watcher the state it is in; nothing yet while it is starting."""
