@@ -54,6 +54,18 @@ CREATE TABLE notes (
     value TEXT NOT NULL
 ) STRICT;
 """,
+    # Who asked, by uid: for a job's cancellation, for a hold. A hold of the site '' is one of the whole host.
+    """
+ALTER TABLE jobs ADD COLUMN rerun_of TEXT;
+ALTER TABLE jobs ADD COLUMN cancelled_by INTEGER;
+ALTER TABLE jobs ADD COLUMN cancelled_at REAL;
+CREATE TABLE holds (
+    site TEXT PRIMARY KEY,
+    held_by INTEGER NOT NULL,
+    held_at REAL NOT NULL,
+    closed INTEGER NOT NULL
+) STRICT;
+""",
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""
 
