@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "watch": ("basestation_runner.commands.watch:watch", "Take requests from the sites' rundirs and run them in turn."),
     "privexec": ("basestation_runner.commands.privexec:privexec", "Start each job as its site's account (the helper)."),
+    "status": ("basestation_runner.commands.status:status", "Show sites, queues, running jobs and failures."),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",
@@ -34,6 +35,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "cgroupspy": "daemon",
     "prctl": "daemon",
     "pyinotify": "daemon",
+    "rich": "daemon",
     "zmq": "vis",
 }
 

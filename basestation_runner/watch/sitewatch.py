@@ -117,6 +117,11 @@ class SiteWatch:
         if self._watching is not None:
             self._watching.take()
 
+    @property
+    def place(self) -> Place | None:
+        """Which directory is watched."""
+        return None if self._watching is None else self._watching.place
+
     def settle(self) -> asyncio.Future[None] | None:
         """Look for nothing more; return what is done once everything that has begun is."""
         self._set_timer(None)
@@ -135,7 +140,7 @@ class SiteWatch:
     @property
     def is_paused(self) -> bool:
         """Whether no request may be taken now."""
-        return self._sites.is_paused
+        return self._sites.is_paused or self.shared.jobs.is_closed(self.site.name)
 
     @property
     def room(self) -> int:

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("asyncio", "attrs", "cattrs", "ruamel", "structlog", "prctl", "pyinotify", "cgroupspy", "sqlite3", "zmq")
+HEAVY = (
+    "asyncio",
+    "attrs",
+    "cattrs",
+    "ruamel",
+    "structlog",
+    "prctl",
+    "pyinotify",
+    "cgroupspy",
+    "rich",
+    "sqlite3",
+    "zmq",
+)
 
 SAME_PROGRAM = {
     "the console script": [str(Path(sys.executable).with_name("runner"))],
@@ -232,6 +244,7 @@ def test_defaults_are_the_installed_paths(
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
         "priv_exec_socket": Path("/run/baserunner/priv_exec.sock"),
+        "control_socket": Path("/run/baserunner-watch/control.sock"),
         "state_dir": Path("/var/lib/baserunner"),
         "base_log": None,
         "log_format": "text",

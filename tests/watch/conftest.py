@@ -222,6 +222,7 @@ class Bench:
             sites_config=self.directory / "sites.yaml",
             applications_config=None,
             priv_exec_socket=self.socket,
+            control_socket=self.directory / "control.sock",
             state_dir=self.directory / "state",
             base_log=None,
             log_format="text",
