@@ -116,6 +116,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
         "queue_length": _is_count,
     },
     "inquire": {"job_ids": _is_job_ids},
+    "cancel": {"job_ids": _is_job_ids},
     "recall": {},
     "settled": {"job_ids": _is_job_ids},
 }

@@ -54,9 +54,30 @@ class Since(click.ParamType[float]):
             self.fail(f"{value!r} is neither like 30m, 24h or 7d nor like 2026-11-30T12:00", param, ctx)
 
 
+class JobId(click.ParamType[str]):
+    """A job's id or its beginning."""
+
+    name = "job"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"[0-9a-f-]{1,64}", value):
+            self.fail(f"{value!r} is no job's id", param, ctx)
+        return value
+
+
 def since(text: str, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Given the help, return the decorator that declares `--since`."""
     return click.option("--since", type=Since(), default=default, show_default=default is not None, help=text)
+
+
+whole_host = click.option("--all", "whole_host", is_flag=True, help="The whole host.")
+
+
+def held(sites: tuple[str, ...], *, whole_host: bool) -> tuple[str, ...]:
+    """Given what hold or release was told, return the sites, the empty one for the whole host."""
+    if bool(sites) == whole_host:
+        raise click.UsageError("name sites, or --all for the whole host")
+    return sites or ("",)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

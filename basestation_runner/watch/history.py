@@ -93,6 +93,10 @@ class History:
         recent = "seq > (SELECT max(seq) FROM jobs) - ?2 AND request = ?3 ORDER BY seq DESC LIMIT 1"
         return self._ask(_SUMMARY, [site], recent, _RECENT, name)
 
+    def longest_queued(self, sites: Sequence[str], most: int) -> list[Facts]:
+        """Return the jobs that have waited longest, the oldest first."""
+        return self._ask(_SUMMARY, sites, "ended_at IS NULL AND state = 'queued' ORDER BY seq LIMIT ?2", most)
+
     def first_queued(self, sites: Sequence[str] | None) -> list[Facts]:
         """Return the job that has waited longest, if any waits."""
         return self._ask(_SUMMARY, sites, "ended_at IS NULL AND state = 'queued' ORDER BY seq LIMIT 1")

@@ -45,6 +45,7 @@ HELPER_AWAY: Final = "the helper is not reachable"
 REBOOTED: Final = "the host was restarted while it ran"
 MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
 CANCELLED: Final = "it was cancelled before it ran"
+RETURNED: Final = "its request was written back into the rundir"
 ASKING: Final = "the ledger was damaged: first the helper is asked what it has been asked to start"
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
@@ -312,6 +313,25 @@ class Jobs:
         else:
             self._ledger.after(partial(self._send_cancel, [job.job_id]))
         self.wake()
+
+    def give_back(self, job: Job) -> bytes | None:
+        """End a job that waits, and return its request, which is to be written once that is committed.
+
+        Returns None, and changes nothing, for one that does not wait or that no request can ask for.
+        """
+        if job.state is not State.QUEUED:
+            return None
+        try:
+            request = self._ledger.dispatch(job.seq).as_request
+        except runfile.RequestError:
+            return None
+        job.state = advance(job.state, Event.CANCELLED)
+        self._ledger.returned(job.seq, job.state, RETURNED, now=time.time())
+        self._leaves(job)
+        self._ledger.after(partial(self._log.info, "job returned", site=job.site, job_id=job.job_id))
+        self._notify("complete", job)
+        self.wake()
+        return request
 
     def hold(self, hold: Hold) -> None:
         """Start nothing of a site, or nothing at all, until it is released."""

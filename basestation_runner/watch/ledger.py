@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from basestation_runner import runfile
 from basestation_runner.errors import RunnerError, TemporaryError, printable
 from basestation_runner.watch import damage, salvage, schema
 from basestation_runner.watch.states import State
@@ -108,6 +109,13 @@ class Dispatch:
     log_file: str
     script: str
     args: list[str]
+
+    @property
+    def as_request(self) -> bytes:
+        """The request that asks for this. Raises RequestError."""
+        return runfile.written(
+            runfile.Request(self.home, self.mission_dir, self.log_file, self.script, tuple(self.args))
+        )
 
 
 class Ledger:
@@ -336,6 +344,15 @@ class Ledger:
         """Somebody, by uid, wants the job to be ended."""
         self._write("UPDATE jobs SET cancelled_by = ?, cancelled_at = ? WHERE seq = ?", by, now, seq)
 
+    def returned(self, seq: int, state: State, reason: str, *, now: float) -> None:
+        """The job is over, and its request is to be in its rundir again."""
+        self.given_up(seq, state, reason, now=now)
+        self._write("INSERT OR IGNORE INTO returned (job_id, site) SELECT id, site FROM jobs WHERE seq = ?", seq)
+
+    def given_back(self, job_id: str) -> None:
+        """The request of a job that was returned is in its rundir."""
+        self._write("DELETE FROM returned WHERE job_id = ?", job_id)
+
     def hold(self, hold: Hold) -> None:
         """Nothing of a site is to be started, also after the next start of this program."""
         self._write(
@@ -428,6 +445,15 @@ class Ledger:
             script=script,
             args=self._words(args),
         )
+
+    def to_give_back(self, site: str) -> Iterator[tuple[str, bytes]]:
+        """Return the site's jobs that were returned and whose requests may not be in the rundir yet, with these."""
+        for (seq,) in self._read(
+            "SELECT seq FROM jobs WHERE id IN (SELECT job_id FROM returned WHERE site = ?) ORDER BY seq", site
+        ):
+            asks = self.dispatch(seq)
+            with suppress(runfile.RequestError):  # nothing that was returned: the entry was damaged
+                yield asks.job_id, asks.as_request
 
     def _words(self, text: str) -> list[str]:
         try:

@@ -127,6 +127,10 @@ class Report:
         rows = await self.errands.run(_WHAT, lambda: self.history.of_request(site, name))
         return next(iter(self.told(rows)), None)
 
+    async def longest_queued(self, sites: Sequence[str], most: int) -> list[Facts]:
+        """Return the jobs of some sites that have waited longest, the oldest first."""
+        return await self.errands.run(_WHAT, lambda: self.history.longest_queued(sites, most))
+
     def place(self, site: SiteWatch) -> Facts:
         """Return where a site's requests go, and how its paths are to be written in them."""
         entry, place = site.site, site.place
@@ -134,9 +138,10 @@ class Report:
             "rundir": entry.watch_dir,
             "device": None if place is None else place.device,
             "inode": None if place is None else place.inode,
-            "jail_root": entry.jail_root,
             "jailed": entry.jailed,
+            "roots": [entry.jail_root] if entry.jailed else list(entry.roots),
             "scripts": sorted({script for name in entry.applications for script in self._scripts(name)}),
+            "any_script": self.config.default_application in entry.applications,
         }
 
     def told(self, rows: Iterable[Facts]) -> list[Facts]:

@@ -37,6 +37,7 @@ LONGEST_NAME: Final = 255
 MOST_NAMES: Final = 100
 COMMIT_PATIENCE: Final = 10.0
 """Seconds in which what was asked for must be in the ledger; else whoever asked is told that it may come later."""
+RETURNED_AT_ONCE: Final = 50
 NO_SUCH_SITE: Final = "there is no such site, or it is not yours"
 NO_SUCH_JOB: Final = "there is no such job, or it is not of a site of yours"
 
@@ -96,13 +97,14 @@ REQUESTS: Final[Mapping[str, Form]] = {
         }
     ),
     "job": Form({"job": protocol.is_job_id}),
-    "job of request": Form({"site": _is_name, "request": _is_name}),
+    "job of request": Form({"site": _is_name, "name": _is_name}),
     "cancel": Form({"job": protocol.is_job_id}),
     "rerun": Form({"job": protocol.is_job_id}),
-    "hold": Form({"site": _is_name}, for_operators=True),
+    "hold": Form({"site": _is_name, "closed": _is_flag}, for_operators=True),
     "release": Form({"site": _is_name}, for_operators=True),
+    "return": Form({"site": _is_name}, for_operators=True),
 }
-"""Every request, with exactly its fields. For `hold` and `release` the empty site is the whole host."""
+"""Every request, with exactly its fields. For the last three the empty site is the whole host."""
 
 
 class _RefusedError(Exception):
@@ -143,6 +145,7 @@ class Requests:
             "rerun": self._rerun,
             "hold": self._hold,
             "release": self._release,
+            "return": self._return,
         }
 
     async def answer(self, uid: int, message: protocol.Message) -> protocol.Message:
@@ -204,7 +207,7 @@ class Requests:
     async def _job_of_request(self, caller: Caller, message: Facts) -> Facts:
         if not caller.may_use(message["site"]):
             raise _RefusedError(NO_SUCH_SITE)
-        return {"job": await self._report.of_request(message["site"], message["request"])}
+        return {"job": await self._report.of_request(message["site"], message["name"])}
 
     async def _only(self, caller: Caller, prefix: str) -> Facts:
         """Return everything about the one job whose id begins so. Raises _RefusedError."""
@@ -257,11 +260,12 @@ class Requests:
         return {"id": new.job_id, "rerun_of": known["id"]}
 
     async def _hold(self, caller: Caller, message: Facts) -> Facts:
-        name = self._held(message)
-        if name not in self._jobs.holds:
-            self._jobs.hold(Hold(site=name, held_by=caller.uid, held_at=time.time()))
+        name, closed = self._held(message), message["closed"]
+        known = self._jobs.holds.get(name)
+        if known is None or (closed and not known.closed):
+            self._jobs.hold(Hold(site=name, held_by=caller.uid, held_at=time.time(), closed=closed))
             await self._durable()
-            self._log.warning("held: nothing is started", site=name or None, by=caller.uid)
+            self._log.warning("held: nothing is started", site=name or None, by=caller.uid, closed=closed)
         return {"site": name, "running": self._running(name)}
 
     async def _release(self, caller: Caller, message: Facts) -> Facts:
@@ -274,6 +278,30 @@ class Requests:
             for site in self._sites:
                 site.take()
         return {"site": name, "was_held": was_held}
+
+    async def _return(self, _: Caller, message: Facts) -> Facts:
+        """Write the requests of some jobs that wait back into their rundirs; say how many, and how many cannot be."""
+        name = self._held(message)
+        sites = [self._sites[name]] if name else list(self._sites)
+        sites = [site for site in sites if self._jobs.is_closed(site.site.name)]
+        if not sites:
+            raise _RefusedError("requests are returned only while none are taken: drain it first")
+        watched = [site.site.name for site in sites if site.place is not None]
+        rows = await self._report.longest_queued(watched, RETURNED_AT_ONCE)
+        contents: dict[str, dict[str, bytes]] = {}
+        for row in rows:
+            job = self._jobs.job(row["id"])
+            request = None if job is None else self._jobs.give_back(job)
+            if request is not None:
+                contents.setdefault(row["site"], {})[row["id"]] = request
+        await self._durable()
+        there = [self._sites[site].give_back(requests) for site, requests in contents.items()]
+        if there:
+            await asyncio.wait(there, timeout=COMMIT_PATIENCE)
+        if not all(each.done() for each in there):
+            raise _TemporaryError("some rundirs do not answer: the requests are written as soon as they do")
+        left = sum(self._jobs.queued(site.site.name) for site in sites if site.place is None)
+        return {"returned": sum(map(len, contents.values())), "left": left}
 
     def _held(self, message: Facts) -> str:
         name = str(message["site"])

@@ -55,6 +55,7 @@ CREATE TABLE notes (
 ) STRICT;
 """,
     # Who asked, by uid: for a job's cancellation, for a hold. A hold of the site '' is one of the whole host.
+    # A job in `returned` has become a request again, of which it is not known that it is in the rundir.
     """
 ALTER TABLE jobs ADD COLUMN rerun_of TEXT;
 ALTER TABLE jobs ADD COLUMN cancelled_by INTEGER;
@@ -65,6 +66,10 @@ CREATE TABLE holds (
     held_at REAL NOT NULL,
     closed INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE returned (
+    job_id TEXT PRIMARY KEY,
+    site TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 """,
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""

@@ -8,25 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from basestation_runner import cli
 from basestation_runner.watch.inbox import Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.watch.conftest import Bench
-
-
-@pytest.fixture
-def run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command against the bench's watcher; return status, stdout and stderr."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        status = cli.main([words[0], "--control-socket", str(bench.options.control_socket), *words[1:]])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
