@@ -326,7 +326,7 @@ def test_a_drain_returns_when_nothing_runs(bench: Bench, run: Run) -> None:
     bench.drop(rundir, "2.run")
     bench.until(with_state(bench, "2.run", "queued"))
     job = ids(bench)["1.run"]
-    bench.loop.call_soon_threadsafe(bench.loop.call_later, 0.3, bench.helper.finish, job)
+    bench.on_loop(lambda: bench.loop.call_later(0.3, bench.helper.finish, job))
     code, out, err = run("drain", "alpha")
     assert (code, err) == (0, "waiting for 1 job\n")
     assert out == "site alpha is drained: nothing runs; `runner release alpha` ends this\n"
