@@ -178,7 +178,8 @@ def _check(options: StatusOptions) -> int:
 
 def faults_of(facts: Facts) -> list[str]:
     """Given what the watcher says, return what somebody should look at."""
-    faults = [f"site {site['site']} is pending: {site['reason']}" for site in facts["sites"] if site["reason"]]
+    pending = [site for site in facts["sites"] if site["state"] == "pending"]
+    faults = [f"site {site['site']} is pending: {site['reason']}" for site in pending]
     helper, stuck = facts["helper"], facts["stuck"]
     if facts["watcher"]["trouble"]:
         faults.append(facts["watcher"]["trouble"])

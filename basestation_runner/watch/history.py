@@ -28,6 +28,7 @@ FAILURES: Final = ("failed", "timed_out", "out_of_memory", "lost", "refused")
 _RECENT: Final = 1000
 """Newest jobs among which one is looked for by its request's name."""
 
+_END: Final = 1 << 62  # after every job
 _STEPS_BETWEEN_LOOKS: Final = 10_000
 _SUMMARY: Final = (
     *("seq", "id", "site", "application", "script", "home", "mission_dir", "submitter", "request", "state", "reason"),
@@ -68,11 +69,11 @@ class History:
             _SUMMARY,
             wanted.sites,
             "(?2 IS NULL OR state IN (SELECT value FROM json_each(?2))) AND (?3 IS NULL OR script = ?3)"
-            " AND (?4 IS NULL OR accepted_at >= ?4) AND (?5 IS NULL OR seq < ?5) ORDER BY seq DESC LIMIT ?6",
+            " AND (?4 IS NULL OR accepted_at >= ?4) AND seq < ?5 ORDER BY seq DESC LIMIT ?6",
             _listed(wanted.states),
             wanted.script,
             wanted.since,
-            wanted.before,
+            _END if wanted.before is None else wanted.before,
             min(wanted.limit, MOST_ROWS),
         )
 

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from basestation_runner import __version__
 from basestation_runner.watch.history import MOST_ROWS
+from basestation_runner.watch.sitewatch import NOT_YET
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,8 +80,7 @@ class Report:
             },
             "helper": self.helper.facts | {"same_config": self._has_same_config()},
             "sites": {
-                "watching": sum(site.reason is None for site in mine),
-                "pending": sum(site.reason is not None for site in mine),
+                **{state: sum(_state(site) == state for site in mine) for state in ("watching", "starting", "pending")},
                 "held": sum(site.site.name in self.jobs.holds for site in mine),
             },
             "queued": queued,
@@ -170,7 +170,7 @@ class Report:
         name = site.site.name
         return {
             "site": name,
-            "state": "watching" if site.reason is None else "pending",
+            "state": _state(site),
             "reason": site.reason and site.reason[:MOST_TOLD],
             "remarks": [remark[:MOST_TOLD] for remark in site.remarks.values()],
             "hold": self._hold(name),
@@ -189,3 +189,9 @@ class Report:
         """Tell whether the helper has read the same config; None if it has not said."""
         theirs = self.helper.facts["config"]
         return None if theirs is None else theirs == self.fingerprint
+
+
+def _state(site: SiteWatch) -> str:
+    if site.reason is None:
+        return "watching"
+    return "starting" if site.reason == NOT_YET else "pending"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -294,3 +296,23 @@ def test_relative_paths_are_taken_from_the_working_directory(
 def test_an_empty_path_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["watch", "--base-log", ""]) == 2
     assert "a path is expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("90s", 90), ("30m", 1800), ("24h", 86400), ("7d", 604_800), ("999999999d", None)]
+)
+def test_a_time_may_be_given_as_how_long_ago_it_was(text: str, ago: int | None) -> None:
+    before = time.time()
+    found = common.Since().convert(text, None, None)
+    assert found == 0 if ago is None else before - ago <= found <= time.time() - ago
+
+
+def test_a_time_may_be_given_as_a_date() -> None:
+    assert common.Since().convert("2026-11-30T12:00:00+00:00", None, None) == 1796040000.0
+    assert common.Since().convert("2026-11-30", None, None) == datetime(2026, 11, 30).astimezone().timestamp()
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-1h", "1w", "12"])
+def test_what_is_no_time_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--since", text]) == 2
+    assert "is neither like 30m" in capsys.readouterr().err
