@@ -138,6 +138,21 @@ def test_a_job_that_is_cancelled_while_it_starts_ends(station: Station, site: Si
     assert record_of(station, order)["cancelled"] is True
 
 
+def test_a_keeper_that_is_woken_before_its_job_runs_is_not_ended_by_that(station: Station, site: Site) -> None:
+    station.daemon.stop()
+    prelude = (
+        "import os, signal\n"
+        "from basestation_runner.privexec import keeper\n"
+        "def claim(*given, real=keeper._claim):\n"
+        "    real(*given)\n"
+        "    os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "keeper._claim = claim\n"
+    )
+    station.start(command=[str(launcher(station.installation, prelude))])
+    record = station.run(station.order(site, station.mission(site), "do.sh", "exit 6"))
+    assert (record["exit_code"], record["cancelled"]) == (6, False)
+
+
 def test_a_job_that_is_cancelled_again_and_again_ends_once(station: Station, site: Site) -> None:
     order, _ = running(station, site, f"trap 'echo told; sleep 0.2; exit 0' TERM; echo ready; {FOREVER} & wait")
     for _ in range(20):

@@ -375,8 +375,9 @@ def test_a_crash_before_returned_requests_are_written_loses_none(bench: Bench, r
     assert "the requests are written as soon as they do" in err
     assert bench.states() == {"1.run": "cancelled"}
     assert not list(rundir.glob("*.run"))
-    bench.patch.undo()
     bench.stop()
+    assert not list(rundir.glob("*.run"))
+    bench.patch.undo()
     bench.start()
     bench.until(lambda: list(rundir.glob("returned-*.run")))
     release.set()
