@@ -103,6 +103,17 @@ def test_what_a_cancelled_job_leaves_behind_goes_with_it(station: Station, site:
     until(lambda: is_gone(child), "the child to be gone")
 
 
+def test_all_of_a_cancelled_jobs_cgroup_is_killed(station: Station, site: Site) -> None:
+    station.daemon.stop()
+    root = station.installation.cgroup_root
+    os.chown(root, station.installation.accounts.user(HELPER).uid, 0)
+    start(station)
+    order, _ = running(station, site, f"echo ready; {FOREVER}")
+    cancel(station, order["job_id"])
+    record_of(station, order)
+    assert (root / "site-one" / f"job-{order['job_id']}" / "cgroup.kill").read_text() == "1"
+
+
 def test_a_job_that_nobody_cancels_is_not_called_cancelled(station: Station, site: Site, gate: Gate) -> None:
     order, _ = running(station, site, f"echo ready; {gate.in_shell}")
     other, _ = running(station, site, f"echo ready; {FOREVER}")
