@@ -130,7 +130,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
 
 
 def keep(order: int, post: Post, report: int, child: Child) -> bool:
-    """Keep one job from look-up to exit record, with a child that has been forked for it; tell whether it was cancelled.
+    """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it was cancelled.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has

@@ -25,7 +25,7 @@ SHOW_ALL = """
 import sys
 sys.path[:0] = sys.argv[1:]
 import basestation_runner.privexec.forkserver
-print(*sorted(sys.modules))
+print(*sorted(name for name, module in sys.modules.items() if module is not None))
 """
 
 
