@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from basestation_runner.operate.client import Facts
     from basestation_runner.operate.output import Block
 
-TIMES: Final = ("accepted_at", "starting_at", "started_at", "ended_at", "cancelled_at")
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
 

@@ -29,7 +29,7 @@ HOUR: Final = 3600
 DAY: Final = 86400
 SHORT_ID: Final = 8
 _GOOD: Final = frozenset({"succeeded", "watching", "running"})
-_BAD: Final = frozenset({"failed", "timed_out", "out_of_memory", "lost", "refused", "pending"})
+_BAD: Final = frozenset({"failed", "lost", "refused", "pending"})
 _GAP: Final = "  "
 
 
@@ -119,11 +119,6 @@ def age(seconds: float) -> str:
 def when(moment: float | None) -> str:
     """Return a time on this host's clock; a dash if there is none."""
     return "-" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-
-
-def iso(moment: float | None) -> str | None:
-    """Return a time for programs."""
-    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 @cache

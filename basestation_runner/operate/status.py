@@ -122,7 +122,16 @@ def _headline(facts: Facts, now: float) -> list[str]:
         lines.append(f"The host is held by {_hold(watcher['hold'])}: nothing is started.")
     figures = f"{counts['watching']} watching, {counts['pending']} pending, {counts['held']} held"
     lines.append(f"Sites: {figures}. Jobs: {facts['running']} running, {facts['queued']} queued.")
+    if facts["stuck"]["jobs"]:
+        lines.append(f"Of these, {_stuck(facts['stuck'])}.")
     return lines
+
+
+def _stuck(stuck: Facts) -> str:
+    """Say which jobs cannot be started for a reason that may last."""
+    first = stuck["first"]
+    what = "1 job is" if stuck["jobs"] == 1 else f"{stuck['jobs']} jobs are"
+    return f"{what} stuck, for instance {short(first)} of {first['site']}: {first['reason']}"
 
 
 def _hold(hold: Facts) -> str:
@@ -180,17 +189,15 @@ def faults_of(facts: Facts) -> list[str]:
     """Given what the watcher says, return what somebody should look at."""
     pending = [site for site in facts["sites"] if site["state"] == "pending"]
     faults = [f"site {site['site']} is pending: {site['reason']}" for site in pending]
-    helper, stuck = facts["helper"], facts["stuck"]
+    helper = facts["helper"]
     if facts["watcher"]["trouble"]:
         faults.append(facts["watcher"]["trouble"])
     if not helper["reachable"] and helper["away_seconds"] > _TOLERATED_AWAY:
         faults.append(f"the helper is not reachable for {age(helper['away_seconds'])}")
     if helper["same_config"] is False:
         faults.append("watcher and helper have read different configurations: restart both")
-    if stuck["jobs"]:
-        first = stuck["first"]
-        what = "1 job is" if stuck["jobs"] == 1 else f"{stuck['jobs']} jobs are"
-        faults.append(f"{what} stuck, for instance {short(first)} of {first['site']}: {first['reason']}")
+    if facts["stuck"]["jobs"]:
+        faults.append(_stuck(facts["stuck"]))
     if facts["lost"]:
         what = "1 job was" if facts["lost"] == 1 else f"{facts['lost']} jobs were"
         faults.append(f"{what} lost since {when(facts['since'])}")

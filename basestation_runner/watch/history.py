@@ -24,7 +24,7 @@ MOST_TEXT: Final = 64 << 10
 """Characters in an answer's jobs, roughly: as JSON they must fit a frame. Whoever wants more asks again."""
 MOST_SECONDS: Final = 3.0
 FEW: Final = 10
-FAILURES: Final = ("failed", "timed_out", "out_of_memory", "lost", "refused")
+FAILURES: Final = ("failed", "lost", "refused")
 _RECENT: Final = 1000
 """Newest jobs among which one is looked for by its request's name."""
 

@@ -16,7 +16,6 @@ from basestation_runner.watch.history import MOST_ROWS
 from basestation_runner.watch.sitewatch import NOT_YET
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from basestation_runner.config.model import Config
@@ -41,7 +40,6 @@ class Report:
     `trouble` says why the watcher as a whole does not go on, if it does not.
     """
 
-    loop: asyncio.AbstractEventLoop
     config: Config
     sites: Sites
     jobs: Jobs

@@ -149,7 +149,6 @@ class Watcher:
     def _control(self, path: Path) -> Control:
         """Return what answers those who ask."""
         report = Report(
-            loop=self._loop,
             config=self._config,
             fingerprint=fingerprint(self.jobs.digests),
             sites=self.sites,

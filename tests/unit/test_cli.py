@@ -17,7 +17,10 @@ import pytest
 
 from basestation_runner import __version__, cli
 from basestation_runner.commands import common
+from basestation_runner.commands.jobs import STATES
 from basestation_runner.errors import RunnerError, TemporaryError
+from basestation_runner.watch.history import FAILURES
+from basestation_runner.watch.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -316,3 +319,8 @@ def test_a_time_may_be_given_as_a_date() -> None:
 def test_what_is_no_time_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--since", text]) == 2
     assert "is neither like 30m" in capsys.readouterr().err
+
+
+def test_jobs_can_be_asked_for_in_every_state_that_there_is() -> None:
+    assert list(STATES) == list(State)
+    assert set(FAILURES) == {State.FAILED, State.LOST, State.REFUSED}

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
 import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.watch.conftest import Bench
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -140,6 +149,44 @@ def test_a_check_tells_of_a_queue_that_cannot_go_on(bench: Bench, run: Callable[
     out = run("status", "--check")[1]
     assert out.startswith("1 job is stuck, for instance ")
     assert out.endswith(" of alpha: the name service is away\n")
+
+
+def test_on_a_terminal_it_is_shown_live_until_it_is_interrupted(bench: Bench) -> None:
+    bench.site("alpha")
+    bench.start()
+    ours, theirs = pty.openpty()
+    socket_option = f"--control-socket={bench.options.control_socket}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "basestation_runner", "status", "--watch", socket_option],
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+        cwd=ROOT,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while b"Ctrl-C ends this." not in seen:
+            seen += os.read(ours, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        with suppress(OSError):  # how a terminal says that nobody writes any more
+            while os.read(ours, 1 << 16):
+                pass
+        assert process.wait() == 130
+    os.close(ours)
+    assert b"alpha" in seen
+    assert b"watching" in seen
+
+
+def test_a_helper_that_is_stuck_is_told_on_the_first_lines(
+    bench: Bench, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    rundir = bench.site("alpha")
+    bench.helper.on_dispatch = lambda message: bench.helper.say({
+        "event": "temporary", "job_id": message["job_id"], "reason": "no memory", "absent": False,
+    })  # fmt: skip
+    bench.start()
+    bench.drop(rundir, "1.run")
+    bench.until(lambda: "1 job is stuck, for instance" in run("status")[1])
 
 
 def test_all_sites_are_told_however_many_there_are(bench: Bench, status: Callable[..., dict[str, Any]]) -> None:
