@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "watch": ("basestation_runner.commands.watch:watch", "Take requests from the sites' rundirs and run them in turn."),
     "privexec": ("basestation_runner.commands.privexec:privexec", "Start each job as its site's account (the helper)."),
+    "status": ("basestation_runner.commands.status:status", "Show sites, queues, running jobs and failures."),
+    "jobs": ("basestation_runner.commands.jobs:jobs", "List jobs that wait, run or have ended."),
+    "show": ("basestation_runner.commands.show:show", "Show everything about one job."),
+    "logs": ("basestation_runner.commands.logs:logs", "Show a job's log."),
+    "submit": ("basestation_runner.commands.submit:submit", "Have a script run as a site's job."),
+    "cancel": ("basestation_runner.commands.cancel:cancel", "Cancel jobs that wait or run."),
+    "rerun": ("basestation_runner.commands.rerun:rerun", "Run a job that has ended once more."),
+    "hold": ("basestation_runner.commands.hold:hold", "Start nothing of a site until it is released."),
+    "release": ("basestation_runner.commands.release:release", "Start a site's jobs again."),
+    "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",
@@ -34,6 +44,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "cgroupspy": "daemon",
     "prctl": "daemon",
     "pyinotify": "daemon",
+    "rich": "daemon",
     "zmq": "vis",
 }
 

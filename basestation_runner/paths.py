@@ -87,6 +87,14 @@ class Tree:
         os.set_blocking(log, True)
         return log, readable
 
+    def open_to_read(self, path: str) -> int:
+        """Open the log at `path` to show it. Raises PathRefusedError, PathBusyError or OSError."""
+        log = self._open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+        if not S_ISREG(os.fstat(log).st_mode):
+            os.close(log)
+            raise PathRefusedError("it is not a regular file")
+        return log
+
     def host_path(self, path: str) -> str:
         """Return the host's path for `path`, which need not exist.
 

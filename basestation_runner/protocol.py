@@ -29,8 +29,10 @@ class ProtocolError(Exception):
 class FrameDecoder:
     """Turns the bytes of one connection into its messages, however they were cut into pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, longest: int = MAX_FRAME) -> None:
+        """`longest` is how many bytes a frame's object may have."""
         self._pending = bytearray()
+        self._longest = longest
 
     def feed(self, data: bytes) -> list[Message]:
         """Return the messages that `data` completes. Raises ProtocolError for an oversized or malformed frame."""
@@ -38,8 +40,8 @@ class FrameDecoder:
         messages = []
         while len(self._pending) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending)
-            if length > MAX_FRAME:
-                raise ProtocolError(f"a frame of {length} bytes, the most is {MAX_FRAME}")
+            if length > self._longest:
+                raise ProtocolError(f"a frame of {length} bytes, the most is {self._longest}")
             end = _LENGTH.size + length
             if len(self._pending) < end:
                 break
@@ -114,6 +116,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
         "queue_length": _is_count,
     },
     "inquire": {"job_ids": _is_job_ids},
+    "cancel": {"job_ids": _is_job_ids},
     "recall": {},
     "settled": {"job_ids": _is_job_ids},
 }

@@ -54,6 +54,21 @@ def parse(content: bytes) -> Request:
     return Request(_plain(home), _plain(mission_dir), log_file, script, tuple(args))
 
 
+def written(request: Request) -> bytes:
+    """Given a request, return the file that says so. Raise RequestError when none can."""
+    words = (request.home, request.mission_dir, request.log_file, request.script, *request.args)
+    for word in words:
+        if not word or word.split() != [word]:
+            raise RequestError(f"{quoted(word)} is empty or contains white space, which a request cannot say")
+    try:
+        content = (" ".join(words) + "\n").encode()
+    except UnicodeEncodeError:
+        raise RequestError("it is not UTF-8") from None
+    if parse(content) != request:
+        raise RequestError("a path in it is not spelt plainly")
+    return content
+
+
 def glider(home: str) -> str:
     """Given a HOME, return the glider's number, three digits; 000 if it does not tell one."""
     found = GLIDER_PATTERN.fullmatch(PurePosixPath(home).name)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @common.sites_config
 @common.applications_config
 @common.priv_exec_socket
+@common.control_socket
 @common.path_option("--state-dir", common.WATCH_STATE_DIR, "The ledger's directory.")
 @common.base_log
 @common.log_format
@@ -52,6 +53,7 @@ def watch(
     sites_config: Path,
     applications_config: Path | None,
     priv_exec_socket: Path,
+    control_socket: Path,
     state_dir: Path,
     base_log: Path | None,
     log_format: Format,
@@ -72,6 +74,7 @@ def watch(
             sites_config=sites_config,
             applications_config=common.applications_path(applications_config),
             priv_exec_socket=priv_exec_socket,
+            control_socket=control_socket,
             state_dir=state_dir,
             base_log=base_log,
             log_format=log_format,

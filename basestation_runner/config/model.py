@@ -126,3 +126,8 @@ class Config:
             "default_application": self.default_application,
         }
         return hashlib.sha256(json.dumps(effective, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def fingerprint(digests: Mapping[str, str]) -> str:
+    """Given the digests of all sites by name, return one of the whole configuration."""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

@@ -3,3 +3,8 @@
 Imports nothing but the standard library, python-prctl, cgroupspy, structlog and the shared core: what is not loaded
 here cannot be turned against the two capabilities. Read daemon, server, policy, keeper, job, identity in that order.
 """
+
+import sys
+
+# Where rich is installed, structlog would load it, for a form of lines that is not used here.
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]

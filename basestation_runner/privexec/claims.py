@@ -1,9 +1,10 @@
 """The helper side's durable marks in its state directory: `claims/<job>` "started", `exits/<job>` "ended so".
 
-Written by keepers, read and pruned by the helper. A claim without an exit record means running while the processes
-live, and lost afterwards; no claim means never started. A keeper holds its job's claim locked while it keeps the job,
-since its process may go on to another one. Claims are written in `starting/`, which each helper makes
-anew: a keeper of an earlier one that comes late can claim nothing any more, and "never started" stays true.
+`claims/<job>.cancel` says that the job is to be ended. Written by keepers, the last by the helper; read and pruned by
+the helper. A claim without an exit record means running while the processes live, and lost afterwards; no claim means
+never started. A keeper holds its job's claim locked while it keeps the job, since its process may go on to another one.
+Claims are written in `starting/`, which each helper makes anew: a keeper of an earlier one that comes late can claim
+nothing any more, and "never started" stays true.
 """
 
 import errno
@@ -24,6 +25,8 @@ _KEPT_SECONDS: Final = 30 * 24 * 3600
 """How long a mark is kept whose end no watcher ever settled."""
 
 _STARTING: Final = "starting"
+
+_CANCEL: Final = ".cancel"  # no job's id has a dot in it
 
 Mark = dict[str, Any]
 
@@ -111,11 +114,20 @@ class Claims:
         """Return the job's exit record, None if there is none that can be relied on."""
         return _read(self._exits, job_id) or None
 
+    def cancel(self, job_id: str) -> None:
+        """Mark the job as one that is to be ended. Raises OSError."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        os.close(os.open(job_id + _CANCEL, flags, 0o600, dir_fd=self._claims))
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Tell whether the job is to be ended."""
+        return _modified(self._claims, job_id + _CANCEL) is not None
+
     def settle(self, job_id: str) -> None:
         """Forget the job. The claim goes first: an exit record alone is harmless and swept at the next start."""
-        for directory in (self._claims, self._exits):
+        for directory, name in ((self._claims, job_id), (self._exits, job_id), (self._claims, job_id + _CANCEL)):
             with suppress(FileNotFoundError):
-                os.unlink(job_id, dir_fd=directory)
+                os.unlink(name, dir_fd=directory)
 
     def take_over(self) -> list[str]:
         """Make these marks ours: no earlier helper's keeper can claim a job from now on.
@@ -131,11 +143,14 @@ class Claims:
             self._starting = _directory(path)
         except OSError as error:
             raise _unusable(path, error) from error
-        claimed = frozenset(filter(protocol.is_job_id, os.listdir(self._claims)))
-        for name in os.listdir(self._exits):
-            if name.partition(".")[0] not in claimed:  # those of a claimed job may be being written
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._exits)
+        found = os.listdir(self._claims)
+        claimed = frozenset(filter(protocol.is_job_id, found))
+        cancelled = (name for name in found if name.endswith(_CANCEL))
+        for directory, names in ((self._exits, os.listdir(self._exits)), (self._claims, cancelled)):
+            for name in names:
+                if name.partition(".")[0] not in claimed:  # those of a claimed job may be being written
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
         return sorted(claimed)
 
     def is_old(self, job_id: str) -> bool:

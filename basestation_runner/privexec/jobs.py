@@ -6,7 +6,9 @@ through its pidfd.
 
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from signal import SIGALRM
@@ -15,7 +17,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from basestation_runner import processes, protocol
-from basestation_runner.privexec import keeper
+from basestation_runner.privexec import cancel, keeper
 from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.forks import Forks
@@ -26,6 +28,7 @@ from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 _DESCRIPTORS_A_JOB: Final = 2  # its report, and while it is being ordered another one
 _SPARE_DESCRIPTORS: Final = 128
 _MOST_KEEPERS: Final = 4096
+_CANCEL_AGAIN: Final = 5.0  # seconds, while the mark cannot be written
 _EMPTY_INTERVAL: Final = 0.2  # seconds between looks at the cgroup of a job that was killed; they die at once
 
 log = structlog.get_logger()
@@ -140,6 +143,30 @@ class Jobs:
             if job.request is not None:
                 _answer(subscriber, "recalled", job.job_id, request=job.request)
         subscriber({"event": "recalled all"})
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """Have jobs ended by their keepers; one that is starting, as soon as it runs."""
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is not None and job.state in {"starting", "running"}:
+                self._cancel(job)
+
+    def _cancel(self, job: Job) -> None:
+        if job.state not in {"starting", "running"}:
+            return
+        try:
+            self._claims.cancel(job.job_id)
+        except OSError as error:
+            log.warning("job cannot be cancelled now", site=job.site, job_id=job.job_id, reason=error.strerror)
+            self._loop.call_later(_CANCEL_AGAIN, lambda: self._cancel(job))
+            return
+        log.info("job to be cancelled", site=job.site, job_id=job.job_id)
+        claim = self._claims.claimed(job.job_id)
+        keeper_pidfd = processes.open_if_alive(claim["keeper"]) if claim else None
+        if keeper_pidfd is not None:  # otherwise it looks for the mark once it has claimed the job
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(keeper_pidfd, cancel.WAKE)
+            os.close(keeper_pidfd)
 
     def settle(self, job_ids: Iterable[str]) -> None:
         """Forget jobs whose end the watcher has committed."""

@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
-from basestation_runner.privexec import accounts, job
+from basestation_runner.privexec import accounts, cancel, job
 from basestation_runner.privexec.accounts import Caller, Resolved
+from basestation_runner.privexec.cancel import Cancellation
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf, limits_warning
@@ -116,7 +117,8 @@ def main(link: socket.socket, post: Post) -> NoReturn:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
             order, report = descriptors
-            keep(order, post, report, spare)
+            if keep(order, post, report, spare):
+                break  # a child that was to signal may be left
             post.claims.release()
             os.close(order)
             os.close(report)
@@ -127,8 +129,8 @@ def main(link: socket.socket, post: Post) -> NoReturn:
         os._exit(0)  # a forked process must never return into the fork server's loop
 
 
-def keep(order: int, post: Post, report: int, child: Child) -> None:
-    """Keep one job from look-up to exit record, with a child that has been forked for it.
+def keep(order: int, post: Post, report: int, child: Child) -> bool:
+    """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it was cancelled.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
@@ -138,7 +140,7 @@ def keep(order: int, post: Post, report: int, child: Child) -> None:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
         try:
-            _start(order, wanted, post, report, child)
+            who = _start(order, wanted, post, report, child)
         except (RefusedError, NotNowError, _ClaimedError):
             child.end()
             raise
@@ -153,7 +155,8 @@ def keep(order: int, post: Post, report: int, child: Child) -> None:
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
         raise
     else:
-        _finish(wanted, post, report, child)  # should that fail, there is no record, and the job is lost
+        return _finish(wanted, post, report, child, who)  # should that fail, there is no record, and the job is lost
+    return False
 
 
 def _settle_in(link: socket.socket, post: Post) -> None:
@@ -163,6 +166,7 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    cancel.ignore_wake()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -172,8 +176,8 @@ def _settle_in(link: socket.socket, post: Post) -> None:
         os.closerange(below + 1, above)
 
 
-def _start(file: int, order: Order, post: Post, report: int, child: Child) -> None:
-    """Start the job, once."""
+def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Identity:
+    """Start the job, once; return whom it runs as."""
     resolved = _resolve(order, post.caller)
     procs, faults = Leaf(order.cgroup).make(
         memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb
@@ -195,6 +199,7 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> No
         command=command,
         warnings=warnings + child.warnings,
     )
+    return who
 
 
 def _release(order: Order, post: Post, child: Child) -> str:
@@ -208,12 +213,21 @@ def _release(order: Order, post: Post, child: Child) -> str:
     return str(child.outcome["command"])
 
 
-def _finish(order: Order, post: Post, report: int, child: Child) -> None:
-    """Wait for the job's end and record it."""
+def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) -> bool:
+    """Wait for the job's end, or see to it if it is cancelled, and record it; tell whether it was cancelled."""
+    leaf = Leaf(order.cgroup)
+    cancellation = Cancellation(
+        who,
+        child.pid,
+        is_wanted=lambda: post.claims.is_cancelled(order.job_id),
+        kill_cgroup=leaf.kill,
+    )
+    cancellation.watch()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    cancellation.finish()
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
-    leaf = Leaf(order.cgroup)
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
@@ -234,10 +248,12 @@ def _finish(order: Order, post: Post, report: int, child: Child) -> None:
         "cgroup_cpu_seconds": leaf.cpu_seconds(),
         "leftover_processes": leaf.processes(),
         "log_tail": child.log.tail() if child.log else "",
+        "cancelled": cancellation.was_begun,
     }
     _record(post.claims, order.job_id, record, report)
     leaf.remove()
     child.close()
+    return cancellation.was_begun
 
 
 def _resolve(order: Order, caller: Caller) -> Resolved:

@@ -56,6 +56,11 @@ class Leaf(NamedTuple):
             return len(self._read("cgroup.procs").split())
         return None
 
+    def kill(self) -> None:
+        """Kill whatever is in it, of whatever account. Does nothing without one."""
+        with suppress(OSError):
+            self._write("cgroup.kill", "1")
+
     def remove(self) -> None:
         """Remove it if nothing is left in it."""
         if self.path is not None:
@@ -69,6 +74,8 @@ class Leaf(NamedTuple):
             return lines.read()
 
     def _write(self, file: str, text: str) -> None:
+        if self.path is None:
+            raise FileNotFoundError
         with open(f"{self.path}/{file}", "w", encoding="ascii") as target:
             target.write(text)
 

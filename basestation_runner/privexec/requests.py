@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from basestation_runner import __version__, protocol
-from basestation_runner.config.model import Config
+from basestation_runner.config.model import Config, fingerprint
 from basestation_runner.privexec import policy
 from basestation_runner.privexec.jobs import Jobs
 from basestation_runner.privexec.loop import Loop
@@ -31,6 +31,7 @@ class Requests:
 
     def __init__(self, config: Config, jobs: Jobs, events: Loop) -> None:
         self._config = config
+        self._fingerprint = fingerprint({name: config.digest(name) for name in config.sites})
         self._jobs = jobs
         self._loop = events
         self._told: set[str] = set()  # jobs whose end a legacy watcher has heard
@@ -38,6 +39,7 @@ class Requests:
             "hello": self._hello,
             "dispatch": self._dispatch,
             "inquire": self._inquire,
+            "cancel": self._cancel,
             "recall": self._recall,
             "settled": self._settled,
             "legacy dispatch": self._legacy_dispatch,
@@ -50,6 +52,7 @@ class Requests:
 
     def _hello(self, connection: Connection, _: protocol.Message) -> None:
         answer = {"reply": "hello", "ok": True, "version": protocol.VERSION, "pid": os.getpid(), "program": __version__}
+        answer["config"] = self._fingerprint
         connection.send(answer)
 
     def _dispatch(self, connection: Connection, message: protocol.Message) -> None:
@@ -60,6 +63,9 @@ class Requests:
 
     def _inquire(self, connection: Connection, message: protocol.Message) -> None:
         self._jobs.inquire(message["job_ids"], connection.send)
+
+    def _cancel(self, _: Connection, message: protocol.Message) -> None:
+        self._jobs.cancel(message["job_ids"])
 
     def _recall(self, connection: Connection, _: protocol.Message) -> None:
         self._jobs.recall(connection.send)

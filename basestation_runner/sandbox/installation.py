@@ -83,6 +83,7 @@ class Installation:
         self.applications_config: Final = top / "config/applications.yaml"
         self.scripts: Final = top / "basestation3"
         self.helper_socket: Final = top / "run/helper/priv_exec.sock"
+        self.control_socket: Final = top / "run/watcher/control.sock"
         self.helper_state: Final = top / "state/helper"
         self.watcher_state: Final = top / "state/watcher"
         self.helper_cache: Final = top / "cache"
@@ -99,6 +100,7 @@ class Installation:
             self.make_directory(path)
         helper, watcher = self.account(HELPER), self.account(WATCHER)
         self.make_directory(self.helper_socket.parent, helper, WATCHER)
+        self.make_directory(self.control_socket.parent, watcher)
         self.make_directory(self.helper_state, helper, mode=0o700)
         self.make_directory(self.watcher_state, watcher, mode=0o700)
         self.make_directory(self.helper_cache, helper, mode=0o1777)
@@ -286,6 +288,7 @@ class Installation:
             "--sites-config": self.sites_config,
             "--applications-config": self.applications_config,
             "--priv-exec-socket": self.helper_socket,
+            "--control-socket": self.control_socket,
             "--state-dir": self.watcher_state,
             "--job-completions-log": self.completions_log,
             "--log-format": "json",

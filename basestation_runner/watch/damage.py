@@ -68,7 +68,7 @@ def check(path: Path) -> None:
             if tables != schema.tables(version):
                 raise DamagedError("its tables are not its own")
             if tables:
-                _check_entries(database, tables.keys() & {"intake", "sites", "notes"})
+                _check_entries(database, tables.keys() & {"intake", "sites", "notes", "holds", "returned"})
             if not log_is_whole(path):
                 raise DamagedError("its write-ahead log is damaged")
     except sqlite3.Error as error:

@@ -19,6 +19,9 @@ INTERACTIVE_PER_CORE: Final = 8
 RESERVED_PART: Final = 4
 """One in so many of the host's places is for sites of which nothing runs."""
 
+HOST_HELD: Final = "the host is held"
+SITE_HELD: Final = "its site is held"
+
 Kind = int
 _NORMAL: Final[Kind] = 0
 _INTERACTIVE: Final[Kind] = 1
@@ -44,6 +47,7 @@ class Job:
     delayed: bool = False
     postponed: int = 0
     postponed_because: str | None = None
+    cancelled_by: int | None = None  # uid of whoever wants it to be ended
     absent_since: float | None = None  # on the loop's clock: since when its account or group has not been found
     from_before_boot: bool = False
 
@@ -116,6 +120,11 @@ class _Site:
     name: str
     classes: tuple[_Class, _Class]
     queued: int = 0
+    is_held: bool = False
+
+    @property
+    def running(self) -> int:
+        return sum(jobs.running for jobs in self.classes)
 
 
 @define(eq=False)
@@ -159,6 +168,7 @@ class Dispatcher:
         self._sites: dict[str, _Site] = {}
         self._queues: dict[tuple[str, ...], _Queue] = {}
         self._jobs: dict[str, Job] = {}
+        self._is_held = False
 
     def job(self, job_id: str) -> Job | None:
         """Return the job with this id unless it has ended or was never here."""
@@ -178,6 +188,20 @@ class Dispatcher:
     def queued(self, site: str) -> int:
         """Return how many jobs of the site wait."""
         return self._sites[site].queued if site in self._sites else 0
+
+    def running(self, site: str) -> int:
+        """Return how many jobs of the site have been chosen and have neither ended nor been put back."""
+        return self._sites[site].running if site in self._sites else 0
+
+    def hold(self, site: str | None, *, is_held: bool) -> None:
+        """Choose no job of a site, or none at all if it is None, or choose again."""
+        if site is None:
+            self._is_held = is_held
+            return
+        held = self._site(site)
+        held.is_held = is_held
+        for kind in (_INTERACTIVE, _NORMAL):
+            self._update_turn(held, kind)
 
     @property
     def total_running(self) -> int:
@@ -210,6 +234,8 @@ class Dispatcher:
 
     def next(self) -> Choice | None:
         """Choose the next job to start and count it as running; None if nothing may start now."""
+        if self._is_held:
+            return None
         for kind in (_INTERACTIVE, _NORMAL):
             site = self._hosts[kind].next_site()
             if site is None:
@@ -279,6 +305,8 @@ class Dispatcher:
             return "another job of its queue is before it"
         if job.held is not None:
             return job.held
+        if self._is_held or queue.site.is_held:
+            return HOST_HELD if self._is_held else SITE_HELD
         if job.delayed:
             return job.postponed_because or "it is tried again soon"
         if site.is_full:
@@ -327,7 +355,7 @@ class Dispatcher:
     def _update_turn(self, site: _Site, kind: Kind) -> None:
         """Keep the site in the order of turns if it could start a job of this kind, and only then."""
         host, jobs = self._hosts[kind], site.classes[kind]
-        could_start = bool(jobs.ready) and not jobs.is_full
+        could_start = bool(jobs.ready) and not jobs.is_full and not site.is_held
         for line, belongs in ((host.turns, could_start), (host.idle, could_start and not jobs.running)):
             if belongs:
                 line.setdefault(site.name, site)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from basestation_runner import protocol
 from basestation_runner.watch import inotify
@@ -57,6 +57,18 @@ class Helper:
         self._away_since: float | None = None
         self._has_warned = False
         self._is_up = False
+        self._greeting: protocol.Message = {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the helper, for whoever shows it; `config` is the fingerprint of what it has read."""
+        return {
+            "reachable": self._is_up,
+            "away_seconds": None if self._away_since is None else round(self._loop.time() - self._away_since, 1),
+            "pid": self._greeting.get("pid"),
+            "program": self._greeting.get("program"),
+            "config": self._greeting.get("config"),
+        }
 
     @property
     def is_up(self) -> bool:
@@ -118,6 +130,7 @@ class Helper:
             return
         away = 0.0 if self._away_since is None else self._loop.time() - self._away_since
         self._is_up = True
+        self._greeting = answer
         self._away_since = None
         self._has_warned = False
         self._delay = FIRST_DELAY

@@ -34,6 +34,7 @@ STALE: Final = "stale"
 ARCHIVE: Final = "archive"
 
 _PRIVATE: Final = ".taken-"
+_RETURNED: Final = "returned-"
 _MEMBER_FOR: Final = 60.0  # seconds that "is a member of the site's group" is believed
 _ABSENT_FOR: Final = 10.0  # seconds that "there is no such account" is not believed
 _TAGGED: Final = re.compile(r".+\.[0-9a-f]{16}", re.DOTALL)
@@ -394,6 +395,21 @@ class Inbox:
         except OSError as error:
             return Left(request.job_id, says(error))
         return Acknowledged(request.job_id)
+
+    # Giving back
+
+    def give_back(self, get_on: GetOn, place: Place, requests: Mapping[str, bytes]) -> list[str]:
+        """Make requests of jobs again, by their ids; return those that are in the rundir now, or were already.
+
+        Raises MovedError or OSError.
+        """
+        with self._rundir.open(place) as rundir:
+            for job_id, content in requests.items():
+                get_on("the rundir")
+                setaside.write_new(rundir, f"{_RETURNED}{job_id}{setaside.SUFFIX}", content, gid=self._rundir.gid)
+            with suppress(OSError):  # not every filesystem can be asked for that
+                os.fsync(rundir)
+        return list(requests)
 
 
 def _kind(mode: int) -> str:

@@ -11,7 +11,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from attrs import asdict
+from attrs import asdict, evolve
 from attrs import fields as attrs_fields
 
 from basestation_runner import runfile
@@ -23,17 +23,17 @@ from basestation_runner.watch.states import Event, ForbiddenError, State, advanc
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
-    from basestation_runner.config.model import Config, Site
+    from basestation_runner.config.model import Application, Config, Site
     from basestation_runner.protocol import Message
     from basestation_runner.watch.completions import Completions
     from basestation_runner.watch.dispatcher import Choice, Dispatcher
     from basestation_runner.watch.helper import Helper
     from basestation_runner.watch.inbox import Taken
-    from basestation_runner.watch.ledger import Ledger, Unfinished
+    from basestation_runner.watch.ledger import Hold, Ledger, Unfinished
     from basestation_runner.watch.visualiser import Visualiser
 
 FIRST_DELAY: Final = 0.5
@@ -44,6 +44,8 @@ SETTLED_AGAIN: Final = 1000
 HELPER_AWAY: Final = "the helper is not reachable"
 REBOOTED: Final = "the host was restarted while it ran"
 MARK_GONE: Final = "it ran, and the helper has no mark of it any more"
+CANCELLED: Final = "it was cancelled before it ran"
+RETURNED: Final = "its request was written back into the rundir"
 ASKING: Final = "the ledger was damaged: first the helper is asked what it has been asked to start"
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
@@ -82,14 +84,17 @@ class Jobs:
         self._absent_patience = absent_patience
         self._boot = boot
         self._log = log
-        self._wake = wake
+        self.wake: Final = wake
         self._on_room = on_room
         self._on_complete = on_complete
+        self.holds: dict[str, Hold] = {}
+        """What is held, by the site's name; the empty one is the whole host."""
         self._in_flight: dict[str, Job] = {}  # starting and running ones
+        self._stuck: dict[str, Job] = {}
         self._recalled: set[str] = set()
         self._settled: list[str] = []
         self._repeats = Repeats(loop.call_later)
-        self._digests = {name: config.digest(name) for name in config.sites}
+        self.digests: Final = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 
     def attach(self, helper: Helper) -> None:
@@ -98,6 +103,9 @@ class Jobs:
 
     def recover(self) -> None:
         """Take up what the ledger holds."""
+        for hold in self._ledger.holds():
+            self.holds[hold.site] = hold
+            self._dispatcher.hold(hold.site or None, is_held=True)
         for known in self._ledger.unfinished():
             job = self._recovered(known)
             self._dispatcher.add(job)
@@ -136,7 +144,7 @@ class Jobs:
         if is_known:
             self._ledger.found(intake)
             self._log.warning("request is a job already", site=site.name, job_id=job_id, request=taken.name)
-            self._wake()
+            self.wake()
             return intake
         request = taken.request
         new = NewJob(
@@ -151,15 +159,20 @@ class Jobs:
             submitter=taken.submitter,
             request=taken.name,
         )
+        self._add(site, new, taken.application, intake)
+        return intake
+
+    def _add(self, site: Site, new: NewJob, application: Application, intake: Intake | None) -> None:
+        """Take a new job. It counts once it is committed."""
         seq = self._ledger.accept(new, intake, now=time.time())
         job = Job(
             seq=seq,
-            job_id=job_id,
+            job_id=new.job_id,
             site=site.name,
             application=new.application,
             script=new.script,
             queue=_queue(site, new),
-            interactive=taken.application.priority == "interactive",
+            interactive=application.priority == "interactive",
         )
         self._dispatcher.add(job)
         self._ledger.after(
@@ -167,15 +180,14 @@ class Jobs:
                 self._log.info,
                 "request accepted",
                 site=site.name,
-                job_id=job_id,
-                request=taken.name,
+                job_id=new.job_id,
+                request=new.request,
                 script=new.script,
                 mission_dir=new.mission_dir,
             )
         )
         self._notify("queued", job)
-        self._wake()
-        return intake
+        self.wake()
 
     def _id_of(self, identity: bytes) -> tuple[str, bool]:
         """Return the id of the job that a request becomes, and whether it is known to be that job already.
@@ -211,7 +223,8 @@ class Jobs:
             self._recalled = set()
             self._send({"request": "recall"})
         self._inquire(self._in_flight)
-        self._wake()
+        self._send_cancel([job.job_id for job in self._in_flight.values() if job.cancelled_by is not None])
+        self.wake()
 
     def on_event(self, message: Message) -> None:
         """The helper says something of a job."""
@@ -225,11 +238,13 @@ class Jobs:
                 self._happens(job, kind, message)
             except (ForbiddenError, _UnknownEventError) as error:
                 self._log.error("helper's word makes no sense", site=job.site, job_id=job.job_id, reason=str(error))
-            self._wake()
+            self.wake()
         elif isinstance(job_id, str) and (state := self._ledger.state(job_id)) is not None and state.is_final:
             if kind != "started":  # the helper has missed that we know
                 self._settle(job_id)
-                self._wake()
+                self.wake()
+            elif state is State.CANCELLED:  # it was started after the helper had said that it was not
+                self._send_cancel([job_id])
         else:
             self._log.warning("helper speaks of an unknown job", job_id=job_id, kind=kind)
 
@@ -248,7 +263,93 @@ class Jobs:
                 job = self._recovered(self._ledger.restore(dispatch, boot=self._boot, now=time.time()))
                 self._dispatcher.add(job)
                 self._in_flight[job.job_id] = job
-        self._wake()
+        self.wake()
+
+    # What people ask for
+
+    def job(self, job_id: str) -> Job | None:
+        """Return a job unless it has ended or was never here."""
+        return self._dispatcher.job(job_id)
+
+    @property
+    def in_flight(self) -> Collection[Job]:
+        """The jobs that are starting or running, the oldest first."""
+        return self._in_flight.values()
+
+    @property
+    def stuck(self) -> Collection[Job]:
+        """The jobs that could not be started for a reason that may last: they keep their queues from going on."""
+        return self._stuck.values()
+
+    def running(self, site: str) -> int:
+        """Return how many jobs of a site are starting or running."""
+        return self._dispatcher.running(site)
+
+    def total_queued(self) -> int:
+        """Return how many jobs wait on the whole host."""
+        return self._dispatcher.total_queued
+
+    def rerun(self, new: NewJob) -> None:
+        """Take a job that repeats another one. Raises NotAllowedError when it would not be accepted as a request."""
+        site = self._config.sites.get(new.site)
+        application = None if site is None else self._config.application_for(site, new.script)
+        if site is None:
+            raise NotAllowedError(f"site {new.site} is not configured")
+        if application is None:
+            raise NotAllowedError(f"no application that this site may use runs {new.script}")
+        if not self.is_complete:
+            raise NotAllowedError(ASKING)
+        self._add(site, evolve(new, application=application.name), application, None)
+
+    def cancel(self, job: Job, by: int) -> None:
+        """Have a job end: at once if it waits, else by the helper, as soon as that can be asked."""
+        if job.cancelled_by is not None:
+            return
+        job.cancelled_by = by
+        self._ledger.cancelled(job.seq, by=by, now=time.time())
+        self._ledger.after(partial(self._log.warning, "job to be cancelled", job_id=job.job_id, site=job.site, by=by))
+        if job.state is State.QUEUED:
+            self._given_up(job, Event.CANCELLED, CANCELLED)
+        else:
+            self._ledger.after(partial(self._send_cancel, [job.job_id]))
+        self.wake()
+
+    def give_back(self, job: Job) -> bytes | None:
+        """End a job that waits, and return its request, which is to be written once that is committed.
+
+        Returns None, and changes nothing, for one that does not wait or that no request can ask for.
+        """
+        if job.state is not State.QUEUED:
+            return None
+        try:
+            request = self._ledger.dispatch(job.seq).as_request
+        except runfile.RequestError:
+            return None
+        job.state = advance(job.state, Event.CANCELLED)
+        self._ledger.returned(job.seq, job.state, RETURNED, now=time.time())
+        self._leaves(job)
+        self._ledger.after(partial(self._log.info, "job returned", site=job.site, job_id=job.job_id))
+        self._notify("complete", job)
+        self.wake()
+        return request
+
+    def hold(self, hold: Hold) -> None:
+        """Start nothing of a site, or nothing at all, until it is released."""
+        self.holds[hold.site] = hold
+        self._dispatcher.hold(hold.site or None, is_held=True)
+        self._ledger.hold(hold)
+        self.wake()
+
+    def release(self, site: str) -> None:
+        """End a hold. Does nothing when there is none."""
+        if self.holds.pop(site, None) is not None:
+            self._dispatcher.hold(site or None, is_held=False)
+            self._ledger.release(site)
+            self.wake()
+
+    def is_closed(self, site: str) -> bool:
+        """Tell whether a hold keeps the site's requests in its rundir."""
+        return any(name in self.holds and self.holds[name].closed for name in (site, ""))
 
     # One job
 
@@ -269,6 +370,8 @@ class Jobs:
                 self._never_started(job)
             case _:
                 raise _UnknownEventError(f"{kind!r} is not an event")
+        if job.cancelled_by is not None and job.state is State.QUEUED:  # put back, and so it need not start again
+            self._given_up(job, Event.CANCELLED, CANCELLED)
 
     def _started(self, job: Job, pid: int, started_at: float) -> None:
         was = job.state
@@ -276,6 +379,7 @@ class Jobs:
         job.postponed = 0
         job.postponed_because = None
         job.absent_since = None
+        self._stuck.pop(job.job_id, None)
         if was is State.QUEUED:  # put back, and it runs all the same
             self._dispatcher.resume(job)
         self._in_flight[job.job_id] = job
@@ -290,7 +394,11 @@ class Jobs:
         if code is None and signal is None:  # never taken for 0
             self._given_up(job, Event.LOST, "its exit code is not known")
             return
-        job.state = advance(job.state, Event.SUCCEEDED if code == 0 and signal is None else Event.FAILED)
+        if record.get("cancelled") is True:
+            event = Event.CANCELLED
+        else:
+            event = Event.SUCCEEDED if code == 0 and signal is None else Event.FAILED
+        job.state = advance(job.state, event)
         now = time.time()
         self._ledger.ended(job.seq, job.state, record, now=now)
         self._leaves(job)
@@ -322,6 +430,7 @@ class Jobs:
     def _leaves(self, job: Job) -> None:
         """The job has ended: its queue goes on, and the helper may forget it once that is durable."""
         self._in_flight.pop(job.job_id, None)
+        self._stuck.pop(job.job_id, None)
         self._dispatcher.remove(job)
         self._on_room(job.site)
         self._settle(job.job_id)
@@ -342,6 +451,7 @@ class Jobs:
         job.state = advance(job.state, Event.POSTPONED)
         job.postponed += 1
         job.postponed_because = reason
+        self._stuck[job.job_id] = job
         self._back(job, reason)
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(job.postponed - 1, 10))
         self._loop.call_later(delay, self._retry, job)
@@ -365,7 +475,7 @@ class Jobs:
 
     def _retry(self, job: Job) -> None:
         self._dispatcher.retry(job)
-        self._wake()
+        self.wake()
 
     def _recovered(self, known: Unfinished) -> Job:
         site = self._config.sites.get(known.site)
@@ -379,12 +489,15 @@ class Jobs:
             queue=(known.site, known.mission_dir, known.script) if site is None else _queue(site, known),
             interactive=application is not None and application.priority == "interactive",
             state=known.state,
+            cancelled_by=known.cancelled_by,
             from_before_boot=known.state is not State.QUEUED and known.boot != self._boot,
         )
         if site is None:
             job.held = f"site {known.site} is not configured"
         elif application is None or application.name not in site.applications:
             job.held = f"application {known.application} is not defined for its site"
+        if job.held is not None:
+            self._stuck[job.job_id] = job
         return job
 
     # The visualiser
@@ -426,6 +539,11 @@ class Jobs:
         for portion in _portions(list(job_ids)):
             self._send({"request": "inquire", "job_ids": portion})
 
+    def _send_cancel(self, job_ids: list[str]) -> None:
+        """Ask the helper to end jobs. If it is away now, it is asked when it is back."""
+        for portion in _portions(job_ids):
+            self._send({"request": "cancel", "job_ids": portion})
+
     def _dispatch(self, choice: Choice) -> None:
         """Ask the helper to start a job. If it is away now, it is asked about the job when it is back."""
         job = choice.job
@@ -433,7 +551,7 @@ class Jobs:
             {
                 "request": "dispatch",
                 **asdict(self._ledger.dispatch(job.seq)),
-                "digest": self._digests[job.site],
+                "digest": self.digests[job.site],
                 "queue_length": choice.queue_length,
             }
         )
@@ -460,6 +578,10 @@ class Jobs:
             lambda: self._ledger.after(partial(log.warning, "job postponed", job_id=job.job_id)),
             lambda times: log.warning("jobs postponed", times=times),
         )
+
+
+class NotAllowedError(Exception):
+    """What was asked for cannot be done; the text says why."""
 
 
 class _UnknownEventError(Exception):

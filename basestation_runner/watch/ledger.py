@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from basestation_runner import runfile
 from basestation_runner.errors import RunnerError, TemporaryError, printable
 from basestation_runner.watch import damage, salvage, schema
 from basestation_runner.watch.states import State
@@ -64,6 +65,20 @@ class NewJob:
     args: tuple[str, ...]
     submitter: int
     request: str
+    rerun_of: str | None = None
+
+
+@frozen(kw_only=True)
+class Hold:
+    """Nothing of a site is started, or nothing at all if `site` is empty.
+
+    `held_by` is the uid of whoever asked; with `closed`, no request is taken from the rundirs either.
+    """
+
+    site: str
+    held_by: int
+    held_at: float
+    closed: bool = False
 
 
 @frozen(kw_only=True)
@@ -79,6 +94,7 @@ class Unfinished:
     mission_dir: str
     state: State
     boot: str | None
+    cancelled_by: int | None = None
 
 
 @frozen(kw_only=True)
@@ -93,6 +109,13 @@ class Dispatch:
     log_file: str
     script: str
     args: list[str]
+
+    @property
+    def as_request(self) -> bytes:
+        """The request that asks for this. Raises RequestError."""
+        return runfile.written(
+            runfile.Request(self.home, self.mission_dir, self.log_file, self.script, tuple(self.args))
+        )
 
 
 class Ledger:
@@ -109,6 +132,7 @@ class Ledger:
         """Whether the helper may know jobs that the ledger does not hold."""
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called when the ledger turns out to be damaged or unreadable; nothing can go on then but a new start."""
+        self.path: Final = directory / salvage.FILE
         self._directory = directory
         self._lock, was_used = _lock(directory)
         try:
@@ -183,13 +207,13 @@ class Ledger:
             self.on_failure(f"the ledger is damaged: {error}")
         return LedgerError(str(error))
 
-    def accept(self, job: NewJob, intake: Intake, *, now: float) -> int:
-        """A request is to become a job; returns the job's place in the order of all jobs."""
+    def accept(self, job: NewJob, intake: Intake | None, *, now: float) -> int:
+        """A request, or the repetition of a job, is to become a job; returns its place in the order of all jobs."""
         seq = self._next_seq
         self._next_seq += 1
         self._write(
             "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
-            " request, state, accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " request, state, accepted_at, rerun_of) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             seq,
             job.job_id,
             job.site,
@@ -203,8 +227,10 @@ class Ledger:
             printable(job.request),
             State.QUEUED,
             now,
+            job.rerun_of,
         )
-        self.found(intake)
+        if intake is not None:
+            self.found(intake)
         return seq
 
     def found(self, intake: Intake) -> None:
@@ -314,6 +340,33 @@ class Ledger:
             seq,
         )
 
+    def cancelled(self, seq: int, *, by: int, now: float) -> None:
+        """Somebody, by uid, wants the job to be ended."""
+        self._write("UPDATE jobs SET cancelled_by = ?, cancelled_at = ? WHERE seq = ?", by, now, seq)
+
+    def returned(self, seq: int, state: State, reason: str, *, now: float) -> None:
+        """The job is over, and its request is to be in its rundir again."""
+        self.given_up(seq, state, reason, now=now)
+        self._write("INSERT OR IGNORE INTO returned (job_id, site) SELECT id, site FROM jobs WHERE seq = ?", seq)
+
+    def given_back(self, job_id: str) -> None:
+        """The request of a job that was returned is in its rundir."""
+        self._write("DELETE FROM returned WHERE job_id = ?", job_id)
+
+    def hold(self, hold: Hold) -> None:
+        """Nothing of a site is to be started, also after the next start of this program."""
+        self._write(
+            "INSERT OR REPLACE INTO holds (site, held_by, held_at, closed) VALUES (?, ?, ?, ?)",
+            hold.site,
+            hold.held_by,
+            hold.held_at,
+            int(hold.closed),
+        )
+
+    def release(self, site: str) -> None:
+        """A hold is over."""
+        self._write("DELETE FROM holds WHERE site = ?", site)
+
     def first_active(self, site: str, *, now: float) -> None:
         """The site was scanned for the first time ever."""
         self._write("INSERT OR IGNORE INTO sites (site, first_active_at) VALUES (?, ?)", site, now)
@@ -362,6 +415,11 @@ class Ledger:
         """Tell whether the site was ever scanned."""
         return bool(self._read("SELECT 1 FROM sites WHERE site = ?", site))
 
+    def holds(self) -> Iterator[Hold]:
+        """Return all holds."""
+        for site, held_by, held_at, closed in self._read("SELECT site, held_by, held_at, closed FROM holds"):
+            yield Hold(site=site, held_by=held_by, held_at=held_at, closed=bool(closed))
+
     def unfinished(self) -> Iterator[Unfinished]:
         """Return the jobs that have not ended, in their order."""
         return _unfinished(self._database)
@@ -387,6 +445,15 @@ class Ledger:
             script=script,
             args=self._words(args),
         )
+
+    def to_give_back(self, site: str) -> Iterator[tuple[str, bytes]]:
+        """Return the site's jobs that were returned and whose requests may not be in the rundir yet, with these."""
+        for (seq,) in self._read(
+            "SELECT seq FROM jobs WHERE id IN (SELECT job_id FROM returned WHERE site = ?) ORDER BY seq", site
+        ):
+            asks = self.dispatch(seq)
+            with suppress(runfile.RequestError):  # nothing that was returned: the entry was damaged
+                yield asks.job_id, asks.as_request
 
     def _words(self, text: str) -> list[str]:
         try:
@@ -414,10 +481,10 @@ class Ledger:
 
 def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
     rows = database.execute(
-        "SELECT seq, id, site, application, script, home, mission_dir, state, boot FROM jobs"
+        "SELECT seq, id, site, application, script, home, mission_dir, state, boot, cancelled_by FROM jobs"
         " WHERE ended_at IS NULL ORDER BY seq"
     )
-    for seq, job_id, site, application, script, home, mission_dir, state, boot in rows:
+    for seq, job_id, site, application, script, home, mission_dir, state, boot, cancelled_by in rows:
         yield Unfinished(
             seq=seq,
             job_id=job_id,
@@ -428,6 +495,7 @@ def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
             mission_dir=mission_dir,
             state=State(state),
             boot=boot,
+            cancelled_by=cancelled_by,
         )
 
 

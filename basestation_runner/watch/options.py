@@ -17,6 +17,7 @@ class WatchOptions:
     sites_config: Path
     applications_config: Path | None  # None: the built-in profiles
     priv_exec_socket: Path
+    control_socket: Path
     state_dir: Path
     base_log: Path | None  # None: stderr
     log_format: Format

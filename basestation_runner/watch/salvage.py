@@ -45,6 +45,8 @@ _PAGE: Final = 4096
 _WITH_LOG: Final = (2, 2)  # in SQLite's header: to be read and written with a write-ahead log
 _INTAKE_COLUMNS: Final = ("job_id", "site", "name", "rundir", "identity")
 _SITE_COLUMNS: Final = ("site", "first_active_at")
+_LATER_JOB_COLUMNS: Final = ("rerun_of", "cancelled_by", "cancelled_at")  # an older ledger has none
+_HOLD_COLUMNS: Final = ("site", "held_by", "held_at", "closed")
 
 
 @frozen(kw_only=True)
@@ -154,6 +156,9 @@ def _fill(new: sqlite3.Connection, folder: Path) -> bool:
     if (old := _open(folder / FILE)) is not None:
         with closing(old):
             whole = _copy(new, old, is_current=damage.log_is_whole(folder / FILE))
+            if "holds" in schema.written(old):  # only where its own first page says where they are
+                for row in _rows(old, "holds", _HOLD_COLUMNS):
+                    whole &= row is not None and _insert(new, "holds", row)
         if whole or new.execute("SELECT 1 FROM jobs").fetchone():
             return whole
     # Its first page says nothing. Ours says where everything is, and what is there can be told by itself.
@@ -202,7 +207,9 @@ def _copy(new: sqlite3.Connection, old: sqlite3.Connection, *, is_current: bool)
     """Copy rows that make sense; return whether all could be read and did."""
     whole = True
     now = time.time()
-    for row in _rows(old, "jobs", damage.JOB_COLUMNS):
+    present = {name for _, name, *_ in old.execute("PRAGMA table_info(jobs)")}
+    later = tuple(name for name in _LATER_JOB_COLUMNS if name in present)
+    for row in _rows(old, "jobs", damage.JOB_COLUMNS + later):
         values = None if row is None else _job(row, now, is_current=is_current)
         whole &= values is not None and _insert(new, "jobs", values)
     for row in _rows(old, "intake", _INTAKE_COLUMNS):

@@ -54,6 +54,23 @@ CREATE TABLE notes (
     value TEXT NOT NULL
 ) STRICT;
 """,
+    # Who asked, by uid: for a job's cancellation, for a hold. A hold of the site '' is one of the whole host.
+    # A job in `returned` has become a request again, of which it is not known that it is in the rundir.
+    """
+ALTER TABLE jobs ADD COLUMN rerun_of TEXT;
+ALTER TABLE jobs ADD COLUMN cancelled_by INTEGER;
+ALTER TABLE jobs ADD COLUMN cancelled_at REAL;
+CREATE TABLE holds (
+    site TEXT PRIMARY KEY,
+    held_by INTEGER NOT NULL,
+    held_at REAL NOT NULL,
+    closed INTEGER NOT NULL
+) STRICT;
+CREATE TABLE returned (
+    job_id TEXT PRIMARY KEY,
+    site TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+""",
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""
 

@@ -62,6 +62,26 @@ def set_aside(  # noqa: PLR0913 - the facts of one move
     return kept
 
 
+def write_new(rundir: int, name: str, content: bytes, *, gid: int) -> None:
+    """Write a file of the site, whole or not at all. Does nothing when the name is taken. Raises OSError."""
+    part = f".{name}.part"
+    with suppress(FileNotFoundError):  # of a crash
+        os.unlink(part, dir_fd=rundir)
+    descriptor = os.open(
+        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=rundir
+    )
+    try:
+        _share(descriptor, _REASON_MODE, gid)
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        move(rundir, part, rundir, name)
+    except FileExistsError:
+        os.unlink(part, dir_fd=rundir)
+
+
 def count(rundir: int, folder: str) -> int:
     """Return how many files were set aside in a folder; 0 when it is not a directory or cannot be read."""
     try:

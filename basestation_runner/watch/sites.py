@@ -37,6 +37,12 @@ class Sites:
     def __iter__(self) -> Iterator[SiteWatch]:
         return iter(self._sites.values())
 
+    def __getitem__(self, name: str) -> SiteWatch:
+        return self._sites[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._sites
+
     def start(self) -> None:
         """Begin to look at all sites."""
         for site in self:

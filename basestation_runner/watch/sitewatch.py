@@ -55,6 +55,8 @@ class SiteWatch:
         self.in_hand = InHand(shared.ledger.intake(site.name))
         self.remarks: dict[str, str] = {}
         """What is not as it should be while the site is watched, by a word for each kind."""
+        self._to_give_back = dict(shared.ledger.to_give_back(site.name))
+        self._given_back: list[asyncio.Future[None]] = []
         self._was_active = shared.ledger.was_active(site.name)
         self._stale_before: float | None = None
         self._stale_left: tuple[str, ...] = ()
@@ -117,6 +119,19 @@ class SiteWatch:
         if self._watching is not None:
             self._watching.take()
 
+    @property
+    def place(self) -> Place | None:
+        """Which directory is watched."""
+        return None if self._watching is None else self._watching.place
+
+    def give_back(self, requests: dict[str, bytes]) -> asyncio.Future[None]:
+        """Write requests of jobs into the rundir again; return what is done when they are there, now or later."""
+        self._to_give_back.update(requests)
+        there: asyncio.Future[None] = self.shared.loop.create_future()
+        self._given_back.append(there)
+        self._give_back()
+        return there
+
     def settle(self) -> asyncio.Future[None] | None:
         """Look for nothing more; return what is done once everything that has begun is."""
         self._set_timer(None)
@@ -135,7 +150,7 @@ class SiteWatch:
     @property
     def is_paused(self) -> bool:
         """Whether no request may be taken now."""
-        return self._sites.is_paused
+        return self._sites.is_paused or self.shared.jobs.is_closed(self.site.name)
 
     @property
     def room(self) -> int:
@@ -223,6 +238,22 @@ class SiteWatch:
             here = self._watching.place.inode
             self._watching.acknowledge(request for request in requests if request.rundir == here)
 
+    def _give_back(self) -> None:
+        if self._to_give_back and self._watching is not None:
+            work = partial(self.inbox.give_back, place=self._watching.place, requests=dict(self._to_give_back))
+            self.run(work, self._on_given_back, self.lose)
+
+    def _on_given_back(self, job_ids: list[str]) -> None:
+        for job_id in job_ids:
+            if self._to_give_back.pop(job_id, None) is not None:
+                self.shared.ledger.given_back(job_id)
+        self.shared.wake()
+        if not self._to_give_back:
+            waiting, self._given_back = self._given_back, []
+            for there in waiting:
+                if not there.done():
+                    there.set_result(None)
+
     # Finding and arming
 
     def _find(self) -> None:
@@ -278,6 +309,7 @@ class SiteWatch:
             what = "filesystem may not tell of every request: the rundir is polled"
             self.log.warning(what, filesystem=armed.silent, seconds=seconds)
         self._watching = Watching(self, place, armed.watch, is_silent=armed.silent is not None)
+        self._give_back()  # before anything is taken, so that nothing is given back twice
         self._watching.start()
 
     def _on_error(self, error: Exception) -> None:

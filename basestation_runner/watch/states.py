@@ -16,6 +16,7 @@ class State(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    CANCELLED = "cancelled"
     LOST = "lost"
     REFUSED = "refused"
 
@@ -34,17 +35,19 @@ class Event(StrEnum):
     NEVER_STARTED = "never started"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    CANCELLED = "cancelled"
     LOST = "lost"
     REFUSED = "refused"
 
 
-FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST, State.REFUSED})
+FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST, State.REFUSED})
 
 # The helper's word counts whatever we thought: an answer to an earlier dispatch may arrive after the job was put back
 # (the connection broke in between), and a repeated dispatch is answered with what became of the first one.
 _ENDS: Final = {
     Event.SUCCEEDED: State.SUCCEEDED,
     Event.FAILED: State.FAILED,
+    Event.CANCELLED: State.CANCELLED,
     Event.LOST: State.LOST,
 }
 
@@ -55,7 +58,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.POSTPONED: State.QUEUED,
         Event.NEVER_STARTED: State.QUEUED,
         Event.REFUSED: State.REFUSED,
-        **_ENDS,
+        **_ENDS,  # a cancellation too: it never ran
     },
     State.STARTING: {
         Event.STARTED: State.RUNNING,

@@ -10,22 +10,30 @@ from typing import TYPE_CHECKING, Final
 from attrs import asdict
 
 from basestation_runner import nss
+from basestation_runner.config.model import fingerprint
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.processes import boot_id
 from basestation_runner.repeats import Repeats
+from basestation_runner.watch.callers import Callers
 from basestation_runner.watch.completions import Completions
+from basestation_runner.watch.control import Control
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
+from basestation_runner.watch.errands import Errands
 from basestation_runner.watch.helper import Helper
+from basestation_runner.watch.history import History
 from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.jobs import ASKING, Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
+from basestation_runner.watch.report import Report
+from basestation_runner.watch.requests import Requests
 from basestation_runner.watch.shared import Shared, Timing
 from basestation_runner.watch.sites import Sites
 from basestation_runner.watch.visualiser import Visualiser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
 
@@ -43,6 +51,10 @@ FORGETTING_PAUSE: Final = 1.0
 FORGOTTEN_AT_ONCE: Final = 100
 ACCOUNTS_PATIENCE: Final = 60.0
 ACCOUNTS_PAUSE: Final = 1.0
+MOST_QUESTIONS: Final = 2
+"""Questions to the ledger that are answered at once; each takes a thread."""
+MOST_LOOK_UPS: Final = 4
+ASKING_PATIENCE: Final = 10.0
 
 
 class Watcher:
@@ -130,8 +142,28 @@ class Watcher:
             wake=self.wake,
         )
         self.sites = Sites(config, shared, on_change=self._tell_soon)
+        self.control = self._control(options.control_socket)
         if not self.jobs.is_complete:
             self.sites.pause()
+
+    def _control(self, path: Path) -> Control:
+        """Return what answers those who ask."""
+        report = Report(
+            config=self._config,
+            fingerprint=fingerprint(self.jobs.digests),
+            sites=self.sites,
+            jobs=self.jobs,
+            helper=self.helper,
+            history=History(self.ledger.path),
+            errands=Errands(self.lanes, most=MOST_QUESTIONS, patience=ASKING_PATIENCE),
+            trouble=lambda: self._trouble,
+            started_at=time.time(),
+        )
+        callers = Callers(self._loop, Errands(self.lanes, most=MOST_LOOK_UPS, patience=ASKING_PATIENCE), self.sites)
+        requests = Requests(
+            callers=callers, report=report, sites=self.sites, jobs=self.jobs, ledger=self.ledger, log=self._log
+        )
+        return Control(path, requests.answer, loop=self._loop, log=self._log)
 
     def stop(self) -> None:
         """Have `run` come to its end."""
@@ -146,6 +178,7 @@ class Watcher:
             if not await self._accounts_exist():
                 return
             self.jobs.recover()
+            await self.control.start()
             self.helper.start()
             self.sites.start()
             self._forgetting = self._loop.call_later(FIRST_FORGETTING, self._forget)
@@ -169,6 +202,7 @@ class Watcher:
         for handle in (self._turn, self._status_timer, self._forgetting):
             if handle is not None:
                 handle.cancel()
+        self.control.stop()
         self.helper.stop()
         self.watches.close()
         self.lanes.close()
@@ -274,10 +308,14 @@ class Watcher:
         faulty = sum(bool(site.remarks) for site in self.sites if site.reason is None)
         warnings = f" ({faulty} with warnings)" if faulty else ""
         sites = f"{watching} site{'' if watching == 1 else 's'} watching{warnings}"
-        held = "; the ledger cannot be written" if self._is_held else ""
-        if not self.jobs.is_complete:
-            held += f"; {ASKING}"
-        return f"{sites}{f', {pending} pending' if pending else ''}; {self.jobs.summary}{held}"
+        trouble = f"; {self._trouble}" if self._trouble else ""
+        return f"{sites}{f', {pending} pending' if pending else ''}; {self.jobs.summary}{trouble}"
+
+    @property
+    def _trouble(self) -> str | None:
+        """What keeps all sites from going on, in words."""
+        held = ["the ledger cannot be written"] if self._is_held else []
+        return "; ".join(held if self.jobs.is_complete else [*held, ASKING]) or None
 
     def _tell_soon(self) -> None:
         if self._is_ready and self._status_timer is None:

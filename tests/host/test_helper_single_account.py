@@ -79,6 +79,16 @@ def test_a_site_of_another_account_is_refused_and_the_own_one_is_served(station:
     assert station.output(own, "echo ran") == "ran\n"
 
 
+def test_a_job_of_the_own_account_is_cancelled(station: Station, somebody: Account) -> None:
+    site = station.add_shell_site("own", account=somebody)
+    start(station, somebody)
+    order = station.order(site, station.mission(site), "do.sh", "sleep 1000")
+    station.start_job(order)
+    station.client.send({"request": "cancel", "job_ids": [order["job_id"]]})
+    record = station.client.event(order["job_id"], "ended")["record"]
+    assert (record["signal"], record["cancelled"]) == (15, True)
+
+
 @pytest.mark.parametrize("groups", [["science"], ["science", "somebody"], ["somebody"]])
 def test_a_site_that_needs_other_groups_than_the_helpers_is_refused(
     station: Station, somebody: Account, groups: list[str]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +17,28 @@ import pytest
 
 from basestation_runner import __version__, cli
 from basestation_runner.commands import common
+from basestation_runner.commands.jobs import STATES
 from basestation_runner.errors import RunnerError, TemporaryError
+from basestation_runner.watch.history import FAILURES
+from basestation_runner.watch.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("asyncio", "attrs", "cattrs", "ruamel", "structlog", "prctl", "pyinotify", "cgroupspy", "sqlite3", "zmq")
+HEAVY = (
+    "asyncio",
+    "attrs",
+    "cattrs",
+    "ruamel",
+    "structlog",
+    "prctl",
+    "pyinotify",
+    "cgroupspy",
+    "rich",
+    "sqlite3",
+    "zmq",
+)
 
 SAME_PROGRAM = {
     "the console script": [str(Path(sys.executable).with_name("runner"))],
@@ -232,6 +249,7 @@ def test_defaults_are_the_installed_paths(
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
         "priv_exec_socket": Path("/run/baserunner/priv_exec.sock"),
+        "control_socket": Path("/run/baserunner-watch/control.sock"),
         "state_dir": Path("/var/lib/baserunner"),
         "base_log": None,
         "log_format": "text",
@@ -281,3 +299,28 @@ def test_relative_paths_are_taken_from_the_working_directory(
 def test_an_empty_path_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["watch", "--base-log", ""]) == 2
     assert "a path is expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("90s", 90), ("30m", 1800), ("24h", 86400), ("7d", 604_800), ("999999999d", None)]
+)
+def test_a_time_may_be_given_as_how_long_ago_it_was(text: str, ago: int | None) -> None:
+    before = time.time()
+    found = common.Since().convert(text, None, None)
+    assert found == 0 if ago is None else before - ago <= found <= time.time() - ago
+
+
+def test_a_time_may_be_given_as_a_date() -> None:
+    assert common.Since().convert("2026-11-30T12:00:00+00:00", None, None) == 1796040000.0
+    assert common.Since().convert("2026-11-30", None, None) == datetime(2026, 11, 30).astimezone().timestamp()
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-1h", "1w", "12"])
+def test_what_is_no_time_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--since", text]) == 2
+    assert "is neither like 30m" in capsys.readouterr().err
+
+
+def test_jobs_can_be_asked_for_in_every_state_that_there_is() -> None:
+    assert list(STATES) == list(State)
+    assert set(FAILURES) == {State.FAILED, State.LOST, State.REFUSED}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from basestation_runner.runfile import MAX_BYTES, Request, RequestError, glider, parse
+from basestation_runner.runfile import MAX_BYTES, Request, RequestError, glider, parse, written
 
 
 def reason(content: bytes) -> str:
@@ -157,3 +157,35 @@ def test_any_bytes_give_a_request_or_a_short_printable_reason(content: bytes) ->
 )
 def test_the_glider_is_the_number_in_its_homes_name(home: str, number: str) -> None:
     assert glider(home) == number
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12), max_size=4),
+    st.sampled_from(["/home/sg123", "/h//x/", "//h/./y"]),
+)
+def test_what_was_parsed_can_be_written_and_is_the_same_request_again(args: list[str], home: str) -> None:
+    content = " ".join([home, f"{home}/m", f"{home}/m/log", "Base.py", *args]).encode()
+    try:
+        request = parse(content)
+    except RequestError:
+        return
+    assert parse(written(request)) == request
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("/h", "/h/m", "/h/m/log", "Base.py", ("a b",)),
+        Request("/h", "/h/m", "/h/m/log", "Base.py", ("",)),
+        Request("/h", "/h/m", "/h/m/log", "Base.py", ("a\nb",)),
+        Request("/h", "/h/m m", "/h/m/log", "Base.py"),
+        Request("/h", "/h/m/", "/h/m/log", "Base.py"),
+        Request("h", "/h/m", "/h/m/log", "Base.py"),
+        Request("/h", "/h/m", "/h/m/log", "../Base.py"),
+        Request("/h", "/h/m", "/h/m/log", "Base.py", ("\udc80",)),
+        Request("/h", "/h/m", "/h/m/log", "Base.py", ("x" * 70_000,)),
+    ],
+)
+def test_what_no_request_can_say_is_not_written(request_: Request) -> None:
+    with pytest.raises(RequestError):
+        written(request_)

@@ -16,7 +16,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from basestation_runner import protocol
+from basestation_runner import cli, protocol
 from basestation_runner.config.model import Config, Site
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
@@ -45,9 +45,11 @@ class FakeHelper:
         self.dispatched: list[dict[str, Any]] = []
         self.settled: list[str] = []
         self.inquired: list[str] = []
+        self.cancelled: list[str] = []
         self.ends: dict[str, dict[str, Any]] = {}  # survives a restart, as exit records do
         self.running: set[str] = set()  # as claims and keepers do
         self.on_dispatch: Callable[[dict[str, Any]], None] = self.run
+        self.on_cancel: Callable[[str], None] = self.end
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Transport] = set()
 
@@ -64,9 +66,16 @@ class FakeHelper:
         self.running.add(job_id)
         self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
 
+    def end(self, job_id: str) -> None:
+        """End a job that runs as SIGTERM does."""
+        if job_id in self.running:
+            self.finish(job_id, None, 15, cancelled=True)
+
     # What a test does to a running helper
 
-    def finish(self, job_id: str, exit_code: int | None = 0, signal: int | None = None) -> None:
+    def finish(
+        self, job_id: str, exit_code: int | None = 0, signal: int | None = None, *, cancelled: bool = False
+    ) -> None:
         self.running.discard(job_id)
         self.ends[job_id] = {
             "job_id": job_id,
@@ -79,7 +88,8 @@ class FakeHelper:
             "user_seconds": 0.5,
             "system_seconds": 0.25,
             "max_rss_kib": 2048,
-            "log_tail": "",
+            "log_tail": "the last line\n",
+            "cancelled": cancelled,
         }
         self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
 
@@ -124,6 +134,10 @@ class FakeHelper:
                 self.inquired += message["job_ids"]
                 for job_id in message["job_ids"]:
                     self.tell_of(job_id)
+            case "cancel":
+                self.cancelled += message["job_ids"]
+                for job_id in message["job_ids"]:
+                    self.on_cancel(job_id)
             case "recall":
                 self.recall()
             case "settled":
@@ -222,6 +236,7 @@ class Bench:
             sites_config=self.directory / "sites.yaml",
             applications_config=None,
             priv_exec_socket=self.socket,
+            control_socket=self.directory / "control.sock",
             state_dir=self.directory / "state",
             base_log=None,
             log_format="text",
@@ -356,3 +371,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         yield made
         made.stop()
         made.helper.kill()
+
+
+@pytest.fixture
+def run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command against the bench's watcher; return status, stdout and stderr."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = cli.main([words[0], "--control-socket", str(bench.options.control_socket), *words[1:]])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

@@ -88,6 +88,7 @@ class Process:
             "sites-config": self.directory / "sites.yaml",
             "applications-config": self.directory / "applications.yaml",
             "priv-exec-socket": self.helper.socket,
+            "control-socket": self.directory / "state/control.sock",
             "state-dir": self.directory / "state",
             "base-log": self.log,
             "job-completions-log": self.directory / "log/completions.log",

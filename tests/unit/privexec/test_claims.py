@@ -399,6 +399,20 @@ def test_no_step_of_the_clock_makes_a_successor_forget_a_job(claims: Claims, sta
     assert claims.ended(JOB) == {"exit_code": 0}
 
 
+def test_a_cancellation_lasts_as_long_as_its_job_and_no_longer(claims: Claims, state: Path) -> None:
+    claims.claim(JOB, {"site": "seaglider"})
+    assert not claims.is_cancelled(JOB)
+    claims.cancel(JOB)
+    claims.cancel(JOB)
+    claims.cancel(OTHER)  # which is not claimed
+    assert claims.is_cancelled(JOB)
+    assert claims.take_over() == [JOB]
+    assert claims.is_cancelled(JOB)
+    assert not claims.is_cancelled(OTHER)
+    claims.settle(JOB)
+    assert names(state / "claims") == []
+
+
 @pytest.mark.parametrize("directory", ["claims", "exits"])
 def test_a_mark_that_a_keeper_finishes_during_the_sweep_does_not_disturb_it(
     claims: Claims, state: Path, directory: str, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,8 @@ SHOW = """
 import sys
 builtin = {name.partition(".")[0] for name in sys.modules}
 import basestation_runner.privexec.daemon
-found = {name.partition(".")[0] for name in sys.modules} - builtin - sys.stdlib_module_names
+loaded = {name.partition(".")[0] for name, module in sys.modules.items() if module is not None}
+found = loaded - builtin - sys.stdlib_module_names
 print(*sorted(found))
 """
 
@@ -24,7 +25,7 @@ SHOW_ALL = """
 import sys
 sys.path[:0] = sys.argv[1:]
 import basestation_runner.privexec.forkserver
-print(*sorted(sys.modules))
+print(*sorted(name for name, module in sys.modules.items() if module is not None))
 """
 
 

@@ -39,6 +39,7 @@ class Rules(RuleBasedStateMachine):
         self.dispatcher = Dispatcher(LIMITS)
         self.known: list[Known] = []
         self.seq = 0
+        self.held: set[str | None] = set()
 
     def running(self, site: str | None, *, interactive: bool) -> int:
         return sum(
@@ -49,6 +50,8 @@ class Rules(RuleBasedStateMachine):
     def may_start(self, each: Known) -> bool:
         """Say what the rules say, slowly."""
         queue = [other for other in self.known if other.job.queue == each.job.queue]
+        if self.held & {None, each.job.site}:
+            return False
         if any(other.is_running for other in queue) or each.is_delayed or each.job.held is not None:
             return False
         first = next((other for other in queue if other.was_chosen), queue[0])
@@ -85,6 +88,11 @@ class Rules(RuleBasedStateMachine):
         job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, state=State.RUNNING)
         self.dispatcher.add(job)
         self.known.append(Known(job, was_chosen=True, is_running=True))
+
+    @rule(site=st.sampled_from([None, *SITES]), is_held=st.booleans())
+    def hold_or_release(self, site: str | None, *, is_held: bool) -> None:
+        self.dispatcher.hold(site, is_held=is_held)
+        (self.held.add if is_held else self.held.discard)(site)
 
     @rule()
     def choose(self) -> None:

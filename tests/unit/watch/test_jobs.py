@@ -24,7 +24,7 @@ from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.watch.dispatcher import Dispatcher, Limits
 from basestation_runner.watch.inbox import Stamp, Taken
 from basestation_runner.watch.jobs import MARK_GONE, Jobs
-from basestation_runner.watch.ledger import Ledger
+from basestation_runner.watch.ledger import Hold, Ledger
 from basestation_runner.watch.states import State
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 MISSIONS = 3
+CANCELLED = {"exit_code": None, "signal": 15, "cancelled": True}
 
 
 class Silent:
@@ -73,6 +74,8 @@ class FakeHelper:
     queues: dict[str, tuple[str, ...]] = field(factory=dict)
     heard: list[Message] = field(factory=list)  # sent by the watcher and not dealt with
     said: list[Message] = field(factory=list)  # not heard by the watcher
+    cancelled: set[str] = field(factory=set)  # outlives it too
+    outcomes: dict[str, Message] = field(factory=dict)
     is_up: bool = False
 
     def send(self, message: Message) -> None:
@@ -88,6 +91,11 @@ class FakeHelper:
             case "inquire":
                 for job_id in message["job_ids"]:
                     self._tell(job_id)
+            case "cancel":
+                for job_id in message["job_ids"]:
+                    self.cancelled.add(job_id)
+                    if job_id in self.running.values():
+                        self.end(job_id, CANCELLED)
             case "settled":
                 for job_id in message["job_ids"]:
                     if self.marks.get(job_id) is not None:
@@ -114,6 +122,8 @@ class FakeHelper:
         self.order.setdefault(queue, []).append(job_id)
         self.marks[job_id] = None
         self._tell(job_id)
+        if job_id in self.cancelled:
+            self.end(job_id, CANCELLED)
 
     def put_back(self, job_id: str) -> None:
         del self.starting[job_id]
@@ -121,7 +131,7 @@ class FakeHelper:
 
     def end(self, job_id: str, outcome: Message) -> None:
         del self.running[self.queues[job_id]]
-        self.marks[job_id] = outcome
+        self.marks[job_id] = self.outcomes[job_id] = outcome
         self._tell(job_id)
 
     def say(self, job_id: str, event: str, **facts: object) -> None:
@@ -168,7 +178,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.config = Config(sites={"one": self.site}, applications=builtin_profiles().applications)
         self.helper = FakeHelper()
         self.loop = FakeLoop()
-        self.outcomes: dict[str, Message] = {}
+        self.to_be_cancelled: set[str] = set()
         self.caught_by_reboot: set[str] = set()
         self.boot = 0
         self.dropped = 0
@@ -182,11 +192,12 @@ class JobsMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.loop = FakeLoop()
         self.ledger = Ledger(self.directory)
+        self.dispatcher = Dispatcher(Limits(normal=4, interactive=4, per_site={}))
         self.jobs = Jobs(
             self.config,
             loop=cast("Any", self.loop),
             ledger=self.ledger,
-            dispatcher=Dispatcher(Limits(normal=4, interactive=4, per_site={})),
+            dispatcher=self.dispatcher,
             completions=cast("Any", Silent()),
             visualiser=cast("Any", Silent()),
             absent_patience=600.0,
@@ -229,6 +240,29 @@ class JobsMachine(RuleBasedStateMachine):
         self.unacknowledged.append(taken)
         self.accept(taken)
         self.turn()
+
+    @rule(which=st.integers(0, 9))
+    def a_job_is_cancelled(self, which: int) -> None:
+        known = list(self.ledger.unfinished())
+        job = self.jobs.job(known[which % len(known)].job_id) if known else None
+        if job is not None:
+            self.to_be_cancelled.add(job.job_id)
+            self.jobs.cancel(job, 1000)
+            self.turn()
+
+    @rule(site=st.sampled_from(["", "one"]), is_held=st.booleans())
+    def somebody_holds_or_releases(self, site: str, *, is_held: bool) -> None:
+        if is_held:
+            self.jobs.hold(Hold(site=site, held_by=1000, held_at=1.0))
+        else:
+            self.jobs.release(site)
+        self.turn()
+
+    @invariant()
+    def nothing_is_dispatched_while_it_is_held(self) -> None:
+        if not hasattr(self, "jobs") or not self.jobs.holds:
+            return
+        assert self.dispatcher.next() is None
 
     @rule()
     def time_passes(self) -> None:
@@ -298,7 +332,6 @@ class JobsMachine(RuleBasedStateMachine):
         running = list(self.helper.running.values())
         job_id = running[which % len(running)]
         outcome = {"lost": "its keeper ended without a record"} if code is None else {"exit_code": code, "signal": None}
-        self.outcomes[job_id] = outcome
         self.helper.end(job_id, outcome)
 
     @precondition(lambda self: self.helper.said)
@@ -342,6 +375,8 @@ class JobsMachine(RuleBasedStateMachine):
             self.helper.deal("start")
         self.watcher_is_killed()
         self.disk_is_full = False
+        self.jobs.release("")
+        self.jobs.release("one")
         if not self.helper.is_up:
             self.helper_comes_up()
         for _ in range(10 * self.dropped + 10):
@@ -351,8 +386,7 @@ class JobsMachine(RuleBasedStateMachine):
             for job_id in list(self.helper.starting):
                 self.helper.run(job_id)
             for job_id in list(self.helper.running.values()):
-                self.outcomes[job_id] = {"exit_code": 0, "signal": None}
-                self.helper.end(job_id, self.outcomes[job_id])
+                self.helper.end(job_id, {"exit_code": 0, "signal": None})
             while self.helper.said:
                 self.watcher_hears_something(times=1)
 
@@ -362,11 +396,16 @@ class JobsMachine(RuleBasedStateMachine):
         assert list(self.ledger.unfinished()) == []
         rows = self.ledger._database.execute("SELECT id, state, reason, exit_code, seq FROM jobs").fetchall()
         for job_id, state, reason, code, _ in rows:
-            outcome = self.outcomes.get(job_id, {})
+            outcome = self.helper.outcomes.get(job_id, {})
             if state == "lost":
                 assert reason
                 assert reason != MARK_GONE
                 assert "lost" in outcome or job_id in self.caught_by_reboot
+                continue
+            if state == "cancelled":
+                assert job_id in self.to_be_cancelled
+                assert outcome in ({}, CANCELLED)
+                assert self.helper.runs[job_id] == len(outcome) // len(CANCELLED)
                 continue
             assert job_id not in self.caught_by_reboot, "what may have run before is not started again by itself"
             assert (state, code) == ("succeeded" if code == 0 else "failed", outcome["exit_code"])
