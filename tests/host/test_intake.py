@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,7 +198,8 @@ def start_limited(installation: Installation, name: str, value: int) -> Daemon:
     gate = installation.top / "gate"
     os.mkfifo(gate)
     gate.chmod(0o644)
-    prelude = IMPATIENT + IN_A_NAMESPACE_OF_ITS_OWN.format(name=name, value=value, gate=gate)
+    own = textwrap.indent(IN_A_NAMESPACE_OF_ITS_OWN.format(name=name, value=value, gate=gate), "    ")
+    prelude = f"{IMPATIENT}\nimport sys\nif sys.argv[1] == 'watch':\n{own}"  # not where the config is parsed
     watcher = installation.start_watcher(command=[str(launcher(installation, prelude))], wait=False)
     with gate.open("w"):
         for table in ("uid_map", "gid_map"):
