@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
-from basestation_runner.privexec import accounts, job
+from basestation_runner.privexec import accounts, job, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.identity import Identity
@@ -84,6 +84,7 @@ class Child:
     def __init__(self, pid: int, link: socket.socket) -> None:
         self.pid = pid
         self.socket = link
+        self.who: Identity | None = None  # what it is to become, or is
         self.log: _Log | None = None
         self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
         self.began = 0.0  # the same by the monotonic clock
@@ -175,13 +176,21 @@ def _settle_in(link: socket.socket, post: Post) -> None:
 def _start(file: int, order: Order, post: Post, report: int, child: Child) -> None:
     """Start the job, once."""
     resolved = _resolve(order, post.caller)
-    procs, faults = Leaf(order.cgroup).make(
-        memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb
-    )
-    warnings = [limits_warning(faults)] if faults else []
+    leaf = Leaf(order.cgroup)
+    procs, faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
+    address_space, warnings = limits.apply(order, leaf)
+    if faults:
+        warnings.append(limits_warning(faults))
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
-    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
+    who = Identity(
+        resolved.account.uid,
+        resolved.groups,
+        changes=post.caller.changes,
+        cgroup_procs=procs,
+        address_space=address_space,
+    )
+    child.who = who
     with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen below, as the end of file
         socket.send_fds(child.socket, [job.ordered(resolved.account, who)], [file])
     command = _release(order, post, child)
@@ -210,10 +219,15 @@ def _release(order: Order, post: Post, child: Child) -> str:
 
 def _finish(order: Order, post: Post, report: int, child: Child) -> None:
     """Wait for the job's end and record it."""
+    leaf = Leaf(order.cgroup)
+    reached = limits.enforce(order, child.pid, child.began, child.who, leaf) if child.who else None
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
-    leaf = Leaf(order.cgroup)
+    if reached is None and code != 0 and leaf.ran_out_of_memory():
+        reached = limits.MEMORY
+    if reached is not None and child.log:
+        child.log.write_line("ERROR", limits.told(order, reached))
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
@@ -224,6 +238,7 @@ def _finish(order: Order, post: Post, report: int, child: Child) -> None:
         "pid": child.pid,
         "exit_code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
+        "limit": reached,
         "started_at": child.started_at,
         "ended_at": ended_at,
         "seconds": seconds,
@@ -244,7 +259,7 @@ def _resolve(order: Order, caller: Caller) -> Resolved:
     """Look up account and groups; a name service that hangs ends this process by the alarm, and only this job waits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LOOKUP_SECONDS)
-    resolved = accounts.resolve(order.site, caller)
+    resolved = accounts.resolve(order.site, caller, order.groups)
     signal.alarm(0)
     return resolved
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from basestation_runner.errors import RunnerError, TemporaryError, printable
 from basestation_runner.watch import damage, salvage, schema
@@ -64,6 +64,7 @@ class NewJob:
     args: tuple[str, ...]
     submitter: int
     request: str
+    additions: Mapping[str, Any] = Factory(dict)
 
 
 @frozen(kw_only=True)
@@ -79,6 +80,7 @@ class Unfinished:
     mission_dir: str
     state: State
     boot: str | None
+    additions: Mapping[str, Any] = Factory(dict)
 
 
 @frozen(kw_only=True)
@@ -93,6 +95,7 @@ class Dispatch:
     log_file: str
     script: str
     args: list[str]
+    additions: Mapping[str, Any]
 
 
 class Ledger:
@@ -189,7 +192,7 @@ class Ledger:
         self._next_seq += 1
         self._write(
             "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
-            " request, state, accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " request, state, accepted_at, additions) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             seq,
             job.job_id,
             job.site,
@@ -203,6 +206,7 @@ class Ledger:
             printable(job.request),
             State.QUEUED,
             now,
+            json.dumps(job.additions),
         )
         self.found(intake)
         return seq
@@ -224,8 +228,8 @@ class Ledger:
         self._next_seq += 1
         self._write(
             "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
-            " request, state, attempts, boot, accepted_at, recovered)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " request, state, attempts, boot, accepted_at, recovered, additions)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             seq,
             dispatch.job_id,
             dispatch.site,
@@ -242,6 +246,7 @@ class Ledger:
             boot,
             now,
             1,
+            json.dumps(dispatch.additions),
         )
         return Unfinished(
             seq=seq,
@@ -253,6 +258,7 @@ class Ledger:
             mission_dir=dispatch.mission_dir,
             state=State.STARTING,
             boot=boot,
+            additions=dispatch.additions,
         )
 
     def asked(self) -> None:
@@ -374,8 +380,10 @@ class Ledger:
 
     def dispatch(self, seq: int) -> Dispatch:
         """Return what is sent to the helper for a job."""
-        ((job_id, site, application, home, mission_dir, log_file, script, args),) = self._read(
-            "SELECT id, site, application, home, mission_dir, log_file, script, args FROM jobs WHERE seq = ?", seq
+        ((job_id, site, application, home, mission_dir, log_file, script, args, additions),) = self._read(
+            "SELECT id, site, application, home, mission_dir, log_file, script, args, additions"
+            " FROM jobs WHERE seq = ?",
+            seq,
         )
         return Dispatch(
             job_id=job_id,
@@ -385,12 +393,13 @@ class Ledger:
             mission_dir=mission_dir,
             log_file=log_file,
             script=script,
-            args=self._words(args),
+            args=self._decoded(args),
+            additions=self._decoded(additions),
         )
 
-    def _words(self, text: str) -> list[str]:
+    def _decoded(self, text: str) -> Any:  # noqa: ANN401 - JSON
         try:
-            return list(json.loads(text))
+            return json.loads(text)
         except ValueError as error:
             salvage.declare(self._directory, str(error))
             self.on_failure(f"the ledger is damaged: {error}")
@@ -414,10 +423,10 @@ class Ledger:
 
 def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
     rows = database.execute(
-        "SELECT seq, id, site, application, script, home, mission_dir, state, boot FROM jobs"
+        "SELECT seq, id, site, application, script, home, mission_dir, state, boot, additions FROM jobs"
         " WHERE ended_at IS NULL ORDER BY seq"
     )
-    for seq, job_id, site, application, script, home, mission_dir, state, boot in rows:
+    for seq, job_id, site, application, script, home, mission_dir, state, boot, additions in rows:
         yield Unfinished(
             seq=seq,
             job_id=job_id,
@@ -428,6 +437,7 @@ def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
             mission_dir=mission_dir,
             state=State(state),
             boot=boot,
+            additions=json.loads(additions),
         )
 
 

@@ -202,7 +202,7 @@ def _copy(new: sqlite3.Connection, old: sqlite3.Connection, *, is_current: bool)
     """Copy rows that make sense; return whether all could be read and did."""
     whole = True
     now = time.time()
-    for row in _rows(old, "jobs", damage.JOB_COLUMNS):
+    for row in _rows(old, "jobs", damage.job_columns(old)):
         values = None if row is None else _job(row, now, is_current=is_current)
         whole &= values is not None and _insert(new, "jobs", values)
     for row in _rows(old, "intake", _INTAKE_COLUMNS):
@@ -254,7 +254,7 @@ def _job(row: Mapping[str, Any], now: float, *, is_current: bool) -> dict[str, A
     if state.is_final:
         kept["ended_at"] = row["ended_at"] or now
     elif not damage.may_run(row):
-        kept |= {"state": State.LOST, "reason": NO_SENSE, "args": "[]", "ended_at": now}
+        kept |= {"state": State.LOST, "reason": NO_SENSE, "args": "[]", "additions": "{}", "ended_at": now}
     elif not is_current:
         kept |= {"state": State.LOST, "reason": NOT_CURRENT, "ended_at": now}
     return kept

@@ -54,6 +54,10 @@ CREATE TABLE notes (
     value TEXT NOT NULL
 ) STRICT;
 """,
+    # What a request adds to its application's profile, as JSON.
+    """
+ALTER TABLE jobs ADD COLUMN additions TEXT NOT NULL DEFAULT '{}';
+""",
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""
 

@@ -16,6 +16,8 @@ class State(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
     REFUSED = "refused"
 
@@ -34,17 +36,23 @@ class Event(StrEnum):
     NEVER_STARTED = "never started"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    TIMED_OUT = "timed out"
+    OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
     REFUSED = "refused"
 
 
-FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST, State.REFUSED})
+FINAL: Final = frozenset(
+    {State.SUCCEEDED, State.FAILED, State.TIMED_OUT, State.OUT_OF_MEMORY, State.LOST, State.REFUSED}
+)
 
 # The helper's word counts whatever we thought: an answer to an earlier dispatch may arrive after the job was put back
 # (the connection broke in between), and a repeated dispatch is answered with what became of the first one.
 _ENDS: Final = {
     Event.SUCCEEDED: State.SUCCEEDED,
     Event.FAILED: State.FAILED,
+    Event.TIMED_OUT: State.TIMED_OUT,
+    Event.OUT_OF_MEMORY: State.OUT_OF_MEMORY,
     Event.LOST: State.LOST,
 }
 
