@@ -35,6 +35,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",
     ),
+    "applications": (
+        "basestation_runner.commands.applications:applications",
+        "List the application profiles that a site may use.",
+    ),
     "demo": ("basestation_runner.commands.demo:demo", "Run a throw-away runner with sites, requests and jobs."),
 }
 

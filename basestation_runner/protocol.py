@@ -17,6 +17,8 @@ MAX_FRAME: Final = 1 << 20
 MOST_JOB_IDS: Final = 1000
 """Ids in one request: one that names more would keep the helper from serving others."""
 
+_MOST_LEVELS: Final = 4  # of lists and mappings in a request's additions
+
 _LENGTH: Final = struct.Struct(">I")
 
 Message = dict[str, Any]
@@ -85,6 +87,24 @@ def _is_words(value: object) -> bool:
     return isinstance(value, list) and all(_is_text(word) for word in value)
 
 
+def _is_additions(value: object) -> bool:
+    """Tell whether `value` is a mapping whose texts are all plain; what they may say is for the policy."""
+    return isinstance(value, dict) and _is_plain(value, _MOST_LEVELS)
+
+
+def _is_plain(value: object, levels: int) -> bool:
+    match value:
+        case dict():
+            parts = [*value, *value.values()]
+        case list():
+            parts = value
+        case str():
+            return _is_text(value)
+        case _:
+            return value is None or isinstance(value, int | float)
+    return levels > 0 and all(_is_plain(part, levels - 1) for part in parts)
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
@@ -114,6 +134,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
         "script": _is_text,
         "args": _is_words,
         "queue_length": _is_count,
+        "additions": _is_additions,
     },
     "inquire": {"job_ids": _is_job_ids},
     "cancel": {"job_ids": _is_job_ids},

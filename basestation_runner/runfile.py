@@ -1,14 +1,16 @@
-"""A request's content, parsed: `HOME MISSION_DIR LOG_FILE SCRIPT [ARG …]`. Pure.
+"""A request's content, parsed: `HOME MISSION_DIR LOG_FILE SCRIPT [ARG …]`, and lines with what the job adds. Pure.
 
 Whoever writes it is not trusted: anything but the accepted form is refused with a reason that is safe to show.
 """
 
+import json
 import re
 from pathlib import PurePosixPath
 
 from attrs import frozen
 
 from basestation_runner.config import rules
+from basestation_runner.config.additions import NOTHING, Additions, AdditionsError, of_lines
 from basestation_runner.text import quoted
 
 MAX_BYTES = 65536
@@ -34,11 +36,13 @@ class Request:
     log_file: str
     script: str
     args: tuple[str, ...] = ()
+    additions: Additions = NOTHING
 
 
 def parse(content: bytes) -> Request:
     """Given a request file's bytes, return the request. Raise RequestError if they are not one."""
-    words = _first_line(content).replace("\t", " ").split()
+    line, rest = _lines(content)
+    words = line.replace("\t", " ").split()
     if len(words) < len(FORM.split()):
         raise RequestError(f"its first line has {len(words)} of the 4 fields {FORM}")
     home, mission_dir, log_file, script, *args = words
@@ -51,7 +55,11 @@ def parse(content: bytes) -> Request:
         rules.script(script)
     except rules.RuleError as error:
         raise RequestError(f"SCRIPT {error.what}") from None
-    return Request(_plain(home), _plain(mission_dir), log_file, script, tuple(args))
+    try:
+        additions = of_lines("\n" + rest) if rest.strip() else NOTHING
+    except AdditionsError as error:
+        raise RequestError(str(error)) from None
+    return Request(_plain(home), _plain(mission_dir), log_file, script, tuple(args), additions)
 
 
 def written(request: Request) -> bytes:
@@ -60,12 +68,16 @@ def written(request: Request) -> bytes:
     for word in words:
         if not word or word.split() != [word]:
             raise RequestError(f"{quoted(word)} is empty or contains white space, which a request cannot say")
+    added = request.additions.data
+    if request.additions.application is not None:
+        added = {"application": request.additions.application, **added}
+    lines = [" ".join(words), *([json.dumps(added, indent=1)] if added else [])]
     try:
-        content = (" ".join(words) + "\n").encode()
+        content = ("\n".join(lines) + "\n").encode()
     except UnicodeEncodeError:
         raise RequestError("it is not UTF-8") from None
     if parse(content) != request:
-        raise RequestError("a path in it is not spelt plainly")
+        raise RequestError("a path in it, or what it adds, is not spelt plainly")
     return content
 
 
@@ -75,7 +87,8 @@ def glider(home: str) -> str:
     return found[1].zfill(3) if found else "000"
 
 
-def _first_line(content: bytes) -> str:
+def _lines(content: bytes) -> tuple[str, str]:
+    """Return the first line and the rest."""
     if len(content) > MAX_BYTES:
         raise RequestError(f"it is larger than {MAX_BYTES >> 10} KiB")
     if b"\0" in content:
@@ -90,9 +103,7 @@ def _first_line(content: bytes) -> str:
         raise RequestError("its first line contains a character that cannot be printed")
     if not line.strip():
         raise RequestError("its first line is empty")
-    if rest.strip():
-        raise RequestError("additions to a request (lines after the first) are not supported yet")
-    return line
+    return line, rest
 
 
 def _plain(path: str) -> str:

@@ -11,7 +11,18 @@ from basestation_runner.commands import common
 if TYPE_CHECKING:
     from pathlib import Path
 
-STATES = ("queued", "starting", "running", "succeeded", "failed", "cancelled", "lost", "refused")
+STATES = (
+    "queued",
+    "starting",
+    "running",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "timed_out",
+    "out_of_memory",
+    "lost",
+    "refused",
+)
 
 
 @click.command()

@@ -33,6 +33,17 @@ MAX_DEPTH = 20
 MAX_NODES = 100_000  # counted after aliases are expanded: about five times what 1,000 sites need
 MAX_NUMBER = 100  # characters; what is longer stays a text
 
+
+@frozen(kw_only=True)
+class Bounds:
+    """What a document may cost. Whoever may not repeat values gets no anchors and no aliases."""
+
+    line: int = MAX_LINE
+    depth: int = MAX_DEPTH
+    nodes: int = MAX_NODES
+    may_repeat: bool = True
+
+
 Position = tuple[int, int]
 Steps = tuple[Step, ...]
 
@@ -91,13 +102,14 @@ class Document:
         return _inside(self.lengths, *position)
 
 
-def parse(source: Source) -> Document:
+def parse(source: Source, bounds: Bounds = Bounds()) -> Document:
     """Given a file's bytes, return its document. Raise ConfigErrors with one fault if it cannot be read as YAML."""
     text = _decoded(source)
     lengths = tuple(len(line) for line in text.removesuffix("\n").split("\n"))
-    reader = _Reader(source.path, lengths)
-    if max(lengths) > MAX_LINE:
-        reader.refuse("the line is too long", f"at most {MAX_LINE} characters", at=(lengths.index(max(lengths)) + 1, 1))
+    reader = _Reader(source.path, lengths, bounds)
+    if max(lengths) > bounds.line:
+        at = (lengths.index(max(lengths)) + 1, 1)
+        reader.refuse("the line is too long", f"at most {bounds.line} characters", at=at)
     events = YAML(typ="safe", pure=True).parse(text)
     try:
         data, place = reader.document(events)
@@ -182,6 +194,7 @@ class _Reader:
 
     file: str
     lengths: tuple[int, ...]
+    bounds: Bounds
     faults: list[Fault] = Factory(list)
     anchors: dict[str, _Value | None] = Factory(dict)
     nodes: int = 0
@@ -206,6 +219,8 @@ class _Reader:
         return value.data, value.place
 
     def value(self, event: Any, events: Iterator[Any], path: Steps, depth: int) -> _Value:  # noqa: ANN401 - ruamel's events share no useful type
+        if (isinstance(event, AliasEvent) or event.anchor) and not self.bounds.may_repeat:
+            self.refuse("anchors and aliases are not supported", "write the value itself", at=_start(event))
         if isinstance(event, AliasEvent):
             return self.alias(event, depth)
         self.count(event, 1, depth)
@@ -229,10 +244,11 @@ class _Reader:
     def count(self, event: Event, nodes: int, deepest: int) -> None:
         self.last = _start(event)
         self.nodes += nodes
-        if self.nodes > MAX_NODES:
-            self.refuse("the file holds too many values", f"at most {MAX_NODES}, aliases expanded", at=_start(event))
-        if deepest > MAX_DEPTH:
-            self.refuse("the file is nested too deep", f"at most {MAX_DEPTH} levels", at=_start(event))
+        if self.nodes > self.bounds.nodes:
+            hint = f"at most {self.bounds.nodes}" + ", aliases expanded" * self.bounds.may_repeat
+            self.refuse("the file holds too many values", hint, at=_start(event))
+        if deepest > self.bounds.depth:
+            self.refuse("the file is nested too deep", f"at most {self.bounds.depth} levels", at=_start(event))
 
     def alias(self, event: AliasEvent, depth: int) -> _Value:
         value = self.anchors.get(event.anchor)

@@ -51,7 +51,8 @@ def judge(document: Document, config: Config, facts: Facts) -> Iterator[Finding]
 
 def _entries(site: SiteFacts) -> Iterator[Entry]:
     scripts = site.scripts.values() if isinstance(site.scripts, Mapping) else ()
-    for seen in (site.rundir, site.jail, site.interpreter, *scripts):
+    commands = [command.seen for command in site.commands.values()] if isinstance(site.commands, Mapping) else []
+    for seen in (site.rundir, site.jail, site.interpreter, *scripts, *commands):
         if isinstance(seen, Entry):
             yield seen
 

@@ -96,6 +96,14 @@ class Absent:
 Seen = Entry | Absent | Unseen
 
 
+@frozen
+class Command:
+    """What is at the path of a profile's command, and what keeps the helper's jobs from trusting it."""
+
+    seen: Seen
+    trusted: RunnerError | Unseen | None
+
+
 @frozen(kw_only=True)
 class SiteFacts:
     """What there is of one site."""
@@ -105,6 +113,7 @@ class SiteFacts:
     jail: Seen | None  # None: the site has none
     interpreter: Seen
     scripts: Mapping[str, Seen] | Absent | Unseen  # by name; without their directory what is there of that
+    commands: Mapping[str, Command] | Unseen  # by path
 
 
 @frozen(kw_only=True)
@@ -167,8 +176,10 @@ def gather(
     questions: dict[tuple[str, str], Question] = {("watchers", ""): partial(_watchers, watcher.account)}
     questions |= {("file", file): partial(_trusted, file) for file in files}
     for site in sites.values():
-        scripts = {script for name in site.applications for script in config.applications[name].scripts}
-        asked = _questions(site, sorted(scripts), _daemon_identity(watcher), _job_identity(names[site.name]))
+        profiles = [config.applications[name] for name in site.applications]
+        scripts = sorted({script for profile in profiles for script in profile.scripts})
+        commands = sorted({profile.command for profile in profiles if profile.command is not None})
+        asked = _questions(site, scripts, commands, _daemon_identity(watcher), _job_identity(names[site.name]))
         questions |= {(part, site.name): question for part, question in asked.items()}
     answers = dict(zip(questions, probes.ask(list(questions.values()), patience=patience), strict=True))
     return Facts(
@@ -184,6 +195,7 @@ def gather(
                 jail=answers.get(("jail", name)),
                 interpreter=answers["interpreter", name],
                 scripts=answers["scripts", name],
+                commands=answers["commands", name],
             )
             for name in sites
         },
@@ -191,13 +203,14 @@ def gather(
 
 
 def _questions(
-    site: Site, scripts: Sequence[str], watcher: _Identity | None, job: _Identity | None
+    site: Site, scripts: Sequence[str], commands: Sequence[str], watcher: _Identity | None, job: _Identity | None
 ) -> dict[str, Question]:
     whole = os.R_OK | os.W_OK | os.X_OK
     questions: dict[str, Question] = {
         "rundir": partial(look, site.watch_dir, watcher, whole),
         "interpreter": partial(look, site.python_version, job, os.X_OK),
         "scripts": partial(_look_at_scripts, site.basestation_dir, scripts, job),
+        "commands": partial(_look_at_commands, commands, job),
     }
     if site.jail_root is not None:
         questions["jail"] = partial(look, site.jail_root, job, os.X_OK)
@@ -294,6 +307,10 @@ def _look_at_scripts(
     if isinstance(there, Entry):
         return {script: look(f"{directory}/{script}", job, os.R_OK) for script in scripts}
     return there
+
+
+def _look_at_commands(commands: Sequence[str], job: _Identity | None) -> Mapping[str, Command]:
+    return {path: Command(look(path, job, os.X_OK), _trusted(path)) for path in commands}
 
 
 def _links(path: str) -> Iterator[Link]:

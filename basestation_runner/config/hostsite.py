@@ -17,6 +17,7 @@ from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Entry,
 from basestation_runner.config.model import Config, Site
 from basestation_runner.config.probes import Unseen
 from basestation_runner.config.rules import Step
+from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account
 
 AS_ROOT: Final = "run it as root"
@@ -51,6 +52,7 @@ class SiteCheck:
         yield from self.jail()
         yield from self.interpreter()
         yield from self.scripts()
+        yield from self.commands()
         if self.site.not_supported:
             fields = (name for name in fields_dict(Site) if "docker" in name)
             field = next(name for name in fields if getattr(self.site, name) != fields_dict(Site)[name].default)
@@ -230,6 +232,33 @@ class SiteCheck:
                 case Entry(may=False):
                     what = f"account {self.site.runner_user} cannot read {path}"
                     yield self.say("fault", field, what, _ABOVE)
+
+    def commands(self) -> Iterator[Finding]:
+        field, commands = "applications", self.facts.commands
+        if not isinstance(commands, Mapping):
+            yield self.unseen(field, "what the site's profiles run", commands)
+            return
+        for path, command in commands.items():
+            profiles = (self.config.applications[name] for name in self.site.applications)
+            application = next(profile.name for profile in profiles if profile.command == path)
+            match command.seen:
+                case Unseen():
+                    yield self.unseen(field, path, command.seen)
+                    continue
+                case Absent():
+                    yield self.say("fault", field, f"{path} does not exist, the command of {application}", _CREATE)
+                    continue
+                case Entry(mode=mode) if not S_ISREG(mode):
+                    yield self.say("fault", field, f"{path} is not a file, the command of {application}")
+                case Entry(may=False):
+                    what = f"account {self.site.runner_user} cannot execute {path}"
+                    yield self.say("fault", field, what, _ABOVE)
+            match command.trusted:
+                case Unseen() as unseen:
+                    yield self.unseen(field, f"who can change {path}", unseen)
+                case RunnerError(where=where):
+                    what = f"others than root could change {where}, and {path} is the command of {application}"
+                    yield self.say("fault", field, what, "chown it to root, and chmod go-w it")
 
     def missing(self, field: str, path: str, seen: Absent | Unseen, command: str = "") -> Iterator[Finding]:
         """Given what is not there or could not be looked at, say so."""

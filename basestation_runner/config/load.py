@@ -40,7 +40,12 @@ def load_sources(sites: Source, applications: Source | None) -> Config:
     found = sites_of(document, profiles, faults) if document else {}
     if faults or profiles is None:
         raise ConfigErrors(sorted(faults, key=lambda fault: (fault.file, fault.line, fault.column)))
-    return Config(sites=found, applications=profiles.applications, default_application=profiles.default)
+    return Config(
+        sites=found,
+        applications=profiles.applications,
+        default_application=profiles.default,
+        host=profiles.host,
+    )
 
 
 def parsed(source: Source, faults: list[Fault]) -> Document | None:

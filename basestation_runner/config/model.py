@@ -6,13 +6,17 @@ the standard library, reads no file and asks nothing of the host.
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from attrs import Factory, asdict, field, frozen
 
 from basestation_runner import execgroups
-from basestation_runner.config import rules
+from basestation_runner.config import profilerules, rules
+from basestation_runner.config.nested import fields_of
+from basestation_runner.config.parts import Host, Limits, Sandbox, TaskRange
+from basestation_runner.config.resreq import Requirement, requirement
 from basestation_runner.config.rules import RuleError
 
 NO_CONTAINERS = "containers are not supported yet"
@@ -80,19 +84,37 @@ def conflicts(values: Mapping[str, object]) -> Iterator[RuleError]:
 
 @frozen(kw_only=True)
 class Application:
-    """How a job of one kind runs."""
+    """How a job of one kind runs, and what it must have. A job may only add to it: effective.py says how."""
 
     name: Annotated[str, rules.application_name]
     description: Annotated[str, rules.text] = ""
     scripts: Annotated[tuple[str, ...], rules.scripts] = ()
+    command: Annotated[str | None, rules.optional(profilerules.command)] = None
+    mode: Annotated[Literal["direct", "sandbox"], profilerules.mode] = "direct"
+    sandbox: Annotated[Sandbox, fields_of(Sandbox)] = Factory(Sandbox)
+    launch_type: Annotated[Literal["serial", "openmpi", "mpich"], rules.one_of("serial", "openmpi", "mpich")] = "serial"
     env: Annotated[tuple[tuple[str, str], ...], rules.environment] = ()
+    job_env: Annotated[tuple[str, ...], profilerules.job_variables] = ()
+    pre_exec: Annotated[tuple[str, ...] | None, rules.optional(profilerules.step)] = None
+    post_exec: Annotated[tuple[str, ...] | None, rules.optional(profilerules.step)] = None
+    job_pre_post_exec: Annotated[Literal["allow", "forbid"], rules.one_of("allow", "forbid")] = "forbid"
+    job_exec_dirs: Annotated[tuple[str, ...], profilerules.directories] = ()
+    limits: Annotated[Limits, fields_of(Limits)] = Factory(Limits)
+    tasks: Annotated[TaskRange, fields_of(TaskRange)] = Factory(TaskRange)
+    resreq: Annotated[Requirement, requirement] = Factory(Requirement)
     append_args: Annotated[
         tuple[str, ...], rules.list_of(rules.template, of="arguments", example="['--job_id', '{job_id}']")
     ] = ()
     strip_args: Annotated[tuple[str, ...], rules.list_of(rules.word, of="arguments", example="['--daemon']")] = ()
     timing_line: Annotated[bool, rules.flag] = False
     visualiser: Annotated[bool, rules.flag] = False
+    leftovers: Annotated[Literal["report", "kill"], rules.one_of("report", "kill")] = "report"
     priority: Annotated[Literal["interactive", "normal"], rules.one_of("interactive", "normal")] = "normal"
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The names by which requests mean this profile: its scripts, or its command's last component."""
+        return self.scripts if self.command is None else (posixpath.basename(self.command),)
 
 
 @frozen(kw_only=True)
@@ -102,12 +124,13 @@ class Config:
     sites: Mapping[str, Site]
     applications: Mapping[str, Application]
     default_application: str | None = None
+    host: Host = Factory(Host)
     _digests: dict[str, str] = field(factory=dict, init=False, repr=False, eq=False)
 
     def application_for(self, site: Site, script: str) -> Application | None:
         """Given a script, return the profile that claims it among those that the site may use, else the default one."""
         for name in site.applications:
-            if script in self.applications[name].scripts:
+            if script in self.applications[name].claims:
                 return self.applications[name]
         if self.default_application in site.applications:
             return self.applications[self.default_application]
@@ -124,6 +147,7 @@ class Config:
             "site": asdict(site),
             "applications": [asdict(self.applications[name]) for name in site.applications],
             "default_application": self.default_application,
+            "host": asdict(self.host),
         }
         return hashlib.sha256(json.dumps(effective, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -11,8 +11,10 @@ from basestation_runner.config import rules
 from basestation_runner.config.document import Document, Source, Steps, parse
 from basestation_runner.config.faults import ConfigErrors, Fault
 from basestation_runner.config.model import Application
+from basestation_runner.config.nested import fields_of, guess
+from basestation_runner.config.parts import Host, conflicts
 from basestation_runner.config.rules import RuleError
-from basestation_runner.config.structure import guess, structured
+from basestation_runner.config.structure import structured
 
 BUILTIN = "builtin_applications.yaml"
 
@@ -22,6 +24,7 @@ class ApplicationsFile:
     """The top level of an applications.yaml."""
 
     default_application: Annotated[str | None, rules.optional(rules.application_name)] = None
+    host: Annotated[Host, fields_of(Host)] = Factory(Host)
     applications: Annotated[Sequence[object], rules.entries] = ()
 
 
@@ -31,6 +34,7 @@ class Profiles:
 
     applications: Mapping[str, Application]
     default: str | None = None
+    host: Host = Factory(Host)
     document: Document | None = None
     entries: Mapping[str, int] = Factory(dict)  # by name: where the file's profiles are in its list, faulty ones too
     names: tuple[str, ...] = field(init=False)
@@ -88,7 +92,7 @@ def _profiles(document: Document, known: Mapping[str, Application], faults: list
     entries: dict[str, int] = {}
     for index, data in enumerate(top.values.get("applications", ())):
         outcome = structured(Application, data)
-        errors = list(outcome.errors)
+        errors = [*outcome.errors, *conflicts(outcome.values)]
         name = outcome.values.get("name")
         if name in entries:
             line, _ = document.position(("applications", entries[name], "name"))
@@ -96,11 +100,12 @@ def _profiles(document: Document, known: Mapping[str, Application], faults: list
         elif name is not None:
             entries[name] = index
             applications.pop(name, None)
-            if outcome.made:
+            if outcome.made:  # a conflict within it makes the file faulty, and nothing else that is found untrue
                 applications[name] = outcome.made
         faults += located(document, ("applications", index), errors)
     default = top.values.get("default_application")
-    profiles = Profiles(applications=applications, default=default, document=document, entries=entries)
+    host = top.values.get("host", Host())
+    profiles = Profiles(applications=applications, default=default, host=host, document=document, entries=entries)
     if default is not None and default not in profiles.names:
         faults += located(document, ("default_application",), [undefined(default, profiles)])
     return profiles

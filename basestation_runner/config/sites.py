@@ -94,7 +94,7 @@ def _double_claims(profiles: Profiles, document: Document, allowed: Mapping[str,
     for names, site in sites.items():
         claims: dict[str, str] = {}
         for name in names:
-            for script in profiles.applications[name].scripts if name in profiles.applications else ():
+            for script in profiles.applications[name].claims if name in profiles.applications else ():
                 first = claims.setdefault(script, name)
                 if first != name and (first, name, script) not in reported:
                     reported.add((first, name, script))
@@ -107,5 +107,6 @@ def _double_claims(profiles: Profiles, document: Document, allowed: Mapping[str,
 def _later_claim(profiles: Profiles, first: str, second: str, script: str) -> tuple[Steps, str]:
     """Given two profiles with the same script, return where the later one claims it, and the earlier one's name."""
     earlier, later = sorted((first, second), key=lambda name: profiles.entries.get(name, -1))
-    index = profiles.applications[later].scripts.index(script)
-    return ("applications", profiles.entries[later], "scripts", index), earlier
+    application = profiles.applications[later]
+    part: Steps = ("command",) if application.command else ("scripts", application.scripts.index(script))
+    return ("applications", profiles.entries[later], *part), earlier

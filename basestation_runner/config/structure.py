@@ -1,7 +1,6 @@
 """From plain data to the model's classes: cattrs walks a class and applies each field's rule. Knows no positions."""
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -9,12 +8,10 @@ from attrs import NOTHING, AttrsInstance, fields_dict, frozen
 from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, ClassValidationError, ForbiddenExtraKeysError
 
+from basestation_runner.config.nested import guess
 from basestation_runner.config.rules import RuleError, Step, expected, rule_errors
 
 T = TypeVar("T", bound=AttrsInstance)
-
-MAX_GUESSED = 64  # characters of a name that is still compared with the known ones
-MAX_COMPARED = 40  # known names that are compared with, or listed: a file can hold many faults, and many names
 
 
 @frozen
@@ -45,14 +42,6 @@ def structured(cls: type[T], data: object, **given: object) -> Outcome[T]:
     faulty = {error.at[0] for error in errors}
     right = {name: _field(cls, name, value) for name, value in data.items() if name not in faulty}
     return Outcome(None, right, tuple(errors))
-
-
-def guess(name: str, known: Sequence[str]) -> str:
-    """Given a name that is not known, return a hint: the most similar known one, else all of them, or the first."""
-    compared = known[:MAX_COMPARED] if len(name) <= MAX_GUESSED else ()
-    similar = get_close_matches(name.lower().replace("-", "_"), compared, n=1)
-    more = ", …" if len(known) > MAX_COMPARED else ""
-    return f"did you mean {similar[0]}?" if similar else f"known: {', '.join(known[:MAX_COMPARED])}{more}"
 
 
 @cache

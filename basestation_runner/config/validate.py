@@ -101,7 +101,9 @@ def _check(paths: Sequence[Path], applications: Path | None) -> _Checked:
         sites = sites_of(document, usable, checked.faults)
         checked.holds[path] = _count(len(sites), "site")
         if usable:
-            config = Config(sites=sites, applications=usable.applications, default_application=usable.default)
+            config = Config(
+                sites=sites, applications=usable.applications, default_application=usable.default, host=usable.host
+            )
             used = (document.file, *([usable.document.file] if usable.document else []))
             checked.configs.append((document, config, used))
     return checked

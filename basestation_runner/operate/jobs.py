@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,6 +92,7 @@ def _everything(job: Facts) -> list[Block]:
         "site": job["site"],
         "script": f"{job['script']} (application {job['application']})",
         "arguments": " ".join(job["args"]),
+        "adds": json.dumps(job["additions"]) if job["additions"] else None,
         "home": job["home"],
         "mission directory": job["mission_dir"],
         "log": job["log_file"],

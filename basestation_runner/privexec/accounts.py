@@ -65,8 +65,10 @@ def caller(*, changes: bool, watcher_user: str | None) -> Caller:
     )
 
 
-def resolve(site: SiteIdentity, who: Caller) -> Resolved:
+def resolve(site: SiteIdentity, who: Caller, groups: Sequence[str | int] | None = None) -> Resolved:
     """Look up the site's account and decide its execution groups. May block for as long as a directory service does.
+
+    A job may have narrowed the `groups`.
 
     Raises RefusedError for an account or group that no job may have, NotNowError when the name service did not answer
     or does not know the account or its effective group (yet).
@@ -78,7 +80,9 @@ def resolve(site: SiteIdentity, who: Caller) -> Resolved:
         if who.changes and account.uid in who.forbidden_uids:
             raise RefusedError(f"account {account.name} has uid {account.uid}, which no job may have")
         has = nss.groups_of(account)
-        requested, unknown = _requested(site, account, has)
+        requested, unknown = _requested(groups or site.groups, account, has)
+        if site.groups is None and requested[0] != account.gid:
+            raise RefusedError(f"the first group that it names is not the primary one of account {account.name}")
     except nss.LookupFailedError as error:
         raise NotNowError(f"the name service did not answer: {error}") from error
     decision = execgroups.decide(requested, has)
@@ -95,13 +99,13 @@ def resolve(site: SiteIdentity, who: Caller) -> Resolved:
     return Resolved(account, decision.gids, some_removed=unknown or bool(decision.removed))
 
 
-def _requested(site: SiteIdentity, account: nss.Account, has: frozenset[int]) -> tuple[list[int], bool]:
-    """Return the site's group list as numbers, and whether a supplementary name in it is not known."""
-    if site.groups is None:
+def _requested(groups: Sequence[str | int] | None, account: nss.Account, has: frozenset[int]) -> tuple[list[int], bool]:
+    """Return a group list as numbers, None for the account's own, and whether a supplementary name is not known."""
+    if groups is None:
         return list(execgroups.of_account(account.gid, has)), False
     gids = []
     unknown = False
-    for position, entry in enumerate(site.groups):
+    for position, entry in enumerate(groups):
         group = nss.group(entry) if isinstance(entry, str) else nss.Group(name="", gid=entry)
         if group is not None:
             gids.append(group.gid)

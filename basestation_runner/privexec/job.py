@@ -11,13 +11,14 @@ import os
 import shlex
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NoReturn
 
-from basestation_runner import nss
+from basestation_runner import nss, trust
+from basestation_runner.errors import RunnerError
 from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath
-from basestation_runner.privexec import capabilities, identity
+from basestation_runner.privexec import capabilities, identity, limits
 from basestation_runner.privexec.identity import DropError, Identity
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
@@ -73,7 +74,7 @@ def _run(keeper: socket.socket, order: Order, account: nss.Account, who: Identit
         go = keeper.recv(1)
     if go == GO:
         _tell(keeper, warnings=warnings)
-        _execute(order, account, keeper, cache_dir, gid=who.groups[0])
+        _execute(order, account, keeper, cache_dir, who)
 
 
 def ordered(account: nss.Account, who: Identity) -> bytes:
@@ -85,8 +86,8 @@ def _taken(message: bytes, file: int) -> tuple[Order, nss.Account, Identity]:
     told = json.loads(message)
     order = Order.from_bytes(os.pread(file, os.fstat(file).st_size, 0))
     os.close(file)
-    uid, groups, changes, cgroup_procs = told["who"]
-    return order, nss.Account(*told["account"]), Identity(uid, tuple(groups), changes, cgroup_procs)
+    uid, groups, *others = told["who"]
+    return order, nss.Account(*told["account"]), Identity(uid, tuple(groups), *others)
 
 
 def _rehearse() -> None:
@@ -97,7 +98,7 @@ def _rehearse() -> None:
         tree.host_path("/")
 
 
-def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, *, gid: int) -> None:
+def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, who: Identity) -> None:
     site = order.site
     roots = (site.jail_root,) if order.jailed and site.jail_root else site.roots
     with _about("the site's tree"):
@@ -106,7 +107,7 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
     inside = f" inside the jail {site.jail_root}" if order.jailed else ""
     # First, so that every later reason can be written where the request's owner looks for it.
     with _about(f"the log {order.log_file}{inside}"):
-        log, readable = tree.open_log(order.log_file, gid)
+        log, readable = tree.open_log(order.log_file, who.groups[0])
     opened = {"readable": readable, "start": os.fstat(log).st_size}
     socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
     with _about(f"the mission directory {order.mission_dir}{inside}"):
@@ -120,18 +121,31 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    with _about(f"the interpreter {argv[0]}"):
+    limits.confine(who.address_space)
+    with _about(f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"):
         os.execve(argv[0], argv, environment)  # noqa: S606 - the job itself, as an argument list
 
 
-def _program(order: Order) -> tuple[str, str]:
-    """Return interpreter and script once both are seen to be there, so that a missing one is not an exit code."""
-    interpreter, script = order.program
+def _program(order: Order) -> Sequence[str]:
+    """Return interpreter and script once both are seen to be there, so that a missing one is not an exit code.
+
+    Or the profile's command, which nobody but root may have written.
+    """
+    interpreter, *scripts = order.program
+    if not scripts:
+        with _about(f"the command {interpreter}"):
+            _require(interpreter, os.X_OK)
+            try:
+                trust.check_chain(interpreter)
+            except RunnerError as error:
+                raise PathRefusedError(f"others than root could change {error.where}") from None
+        return order.program
+    (script,) = scripts
     with _about(f"the interpreter {interpreter}"):
         _require(interpreter, os.X_OK)
     with _about(f"the script {script}"):
         _require(script, os.R_OK)
-    return interpreter, script
+    return order.program
 
 
 def _require(path: str, access: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from basestation_runner import processes, protocol
-from basestation_runner.privexec import cancel, keeper
+from basestation_runner.privexec import ending, keeper
 from basestation_runner.privexec.cgroups import Cgroups
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.forks import Forks
@@ -165,7 +165,7 @@ class Jobs:
         keeper_pidfd = processes.open_if_alive(claim["keeper"]) if claim else None
         if keeper_pidfd is not None:  # otherwise it looks for the mark once it has claimed the job
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(keeper_pidfd, cancel.WAKE)
+                signal.pidfd_send_signal(keeper_pidfd, ending.WAKE)
             os.close(keeper_pidfd)
 
     def settle(self, job_ids: Iterable[str]) -> None:

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
 from basestation_runner.errors import printable
-from basestation_runner.privexec import accounts, cancel, job
+from basestation_runner.privexec import accounts, ending, job, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
-from basestation_runner.privexec.cancel import Cancellation
 from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.ending import CANCELLED, Ending
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf, limits_warning
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
@@ -130,7 +130,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
 
 
 def keep(order: int, post: Post, report: int, child: Child) -> bool:
-    """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it was cancelled.
+    """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it had to be ended.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
@@ -166,7 +166,7 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    cancel.ignore_wake()
+    ending.ignore_wake()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -179,13 +179,20 @@ def _settle_in(link: socket.socket, post: Post) -> None:
 def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Identity:
     """Start the job, once; return whom it runs as."""
     resolved = _resolve(order, post.caller)
-    procs, faults = Leaf(order.cgroup).make(
-        memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb
-    )
-    warnings = [limits_warning(faults)] if faults else []
+    leaf = Leaf(order.cgroup)
+    procs, faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
+    address_space, warnings = limits.apply(order, leaf)
+    if faults:
+        warnings.append(limits_warning(faults))
     if resolved.some_removed:
         warnings.append("the account lacks some of the site's supplementary groups: the job runs without them")
-    who = Identity(resolved.account.uid, resolved.groups, changes=post.caller.changes, cgroup_procs=procs)
+    who = Identity(
+        resolved.account.uid,
+        resolved.groups,
+        changes=post.caller.changes,
+        cgroup_procs=procs,
+        address_space=address_space,
+    )
     with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen below, as the end of file
         socket.send_fds(child.socket, [job.ordered(resolved.account, who)], [file])
     command = _release(order, post, child)
@@ -214,20 +221,21 @@ def _release(order: Order, post: Post, child: Child) -> str:
 
 
 def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) -> bool:
-    """Wait for the job's end, or see to it if it is cancelled, and record it; tell whether it was cancelled."""
+    """Wait for the job's end, or see to it, and record it; tell whether it had to be ended."""
     leaf = Leaf(order.cgroup)
-    cancellation = Cancellation(
-        who,
-        child.pid,
-        is_wanted=lambda: post.claims.is_cancelled(order.job_id),
-        kill_cgroup=leaf.kill,
-    )
-    cancellation.watch()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    cancellation.finish()
+    end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
+    runtime = order.limits.get(limits.RUNTIME)
+    end.wait(None if runtime is None else child.began + runtime)
+    if end.reason is not None or order.clears:
+        end.clear()
     _, status, usage = os.wait4(child.pid, 0)
     ended_at, seconds = time.time(), time.monotonic() - child.began
     code = os.waitstatus_to_exitcode(status)
+    reached = limits.RUNTIME if end.reason == limits.RUNTIME else None
+    if end.reason is None and code != 0 and leaf.ran_out_of_memory():
+        reached = limits.MEMORY
+    if reached is not None and child.log:
+        child.log.write_line("ERROR", limits.told(order, reached))
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     record = {
@@ -238,6 +246,7 @@ def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) 
         "pid": child.pid,
         "exit_code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
+        "limit": reached,
         "started_at": child.started_at,
         "ended_at": ended_at,
         "seconds": seconds,
@@ -248,19 +257,19 @@ def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) 
         "cgroup_cpu_seconds": leaf.cpu_seconds(),
         "leftover_processes": leaf.processes(),
         "log_tail": child.log.tail() if child.log else "",
-        "cancelled": cancellation.was_begun,
+        "cancelled": end.reason == CANCELLED,
     }
     _record(post.claims, order.job_id, record, report)
     leaf.remove()
     child.close()
-    return cancellation.was_begun
+    return end.reason is not None
 
 
 def _resolve(order: Order, caller: Caller) -> Resolved:
     """Look up account and groups; a name service that hangs ends this process by the alarm, and only this job waits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LOOKUP_SECONDS)
-    resolved = accounts.resolve(order.site, caller)
+    resolved = accounts.resolve(order.site, caller, order.groups)
     signal.alarm(0)
     return resolved
 

@@ -4,6 +4,7 @@ Plain files; a keeper holds no more in memory than it needs. Failing to throttle
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -11,6 +12,8 @@ LIMITS: Final = "limits are not applied"
 """How each warning of this begins."""
 
 _MIB: Final = 1 << 20
+_PERIOD_US: Final = 100_000
+_FILES: Final = {"memory": "memory.max", "cpu": "cpu.max", "tasks": "pids.max"}
 
 
 class Leaf(NamedTuple):
@@ -37,6 +40,36 @@ class Leaf(NamedTuple):
                     faults.append(f"{file} cannot be set: {error.strerror}")
         return f"{self.path}/cgroup.procs", faults
 
+    def limit(self, limits: Mapping[str, int]) -> list[str]:
+        """Set a job's own limits: `memory` in bytes, `cpu` in per cent of a processor, `tasks`.
+
+        Return the names of those that could not be set.
+        """
+        left = []
+        for name, limit in limits.items():
+            try:
+                self._write(_FILES[name], f"{limit * _PERIOD_US // 100} {_PERIOD_US}" if name == "cpu" else str(limit))
+            except OSError:
+                left.append(name)
+        return left
+
+    def kill(self) -> None:
+        """Kill whatever is in it, of whatever account: it is the helper's. Does nothing where there is none."""
+        with suppress(OSError):
+            self._write("cgroup.kill", "1")
+
+    def ran_out_of_memory(self) -> bool:
+        """Tell whether the kernel has killed a process in it for want of memory."""
+        with suppress(OSError, ValueError, KeyError):
+            return int(dict(line.split() for line in self._read("memory.events").splitlines())["oom_kill"]) > 0
+        return False
+
+    def pids(self) -> list[int]:
+        """Return the processes in it, as far as they are known."""
+        with suppress(OSError, ValueError):
+            return [pid for pid in map(int, self._read("cgroup.procs").split()) if pid > 0]
+        return []
+
     def memory_peak(self) -> int | None:
         """Return the most memory in bytes that the job's processes had together, None where that is not known."""
         with suppress(OSError, ValueError):
@@ -55,11 +88,6 @@ class Leaf(NamedTuple):
         with suppress(OSError):
             return len(self._read("cgroup.procs").split())
         return None
-
-    def kill(self) -> None:
-        """Kill whatever is in it, of whatever account. Does nothing without one."""
-        with suppress(OSError):
-            self._write("cgroup.kill", "1")
 
     def remove(self) -> None:
         """Remove it if nothing is left in it."""

@@ -40,10 +40,13 @@ class OrderedSite(NamedTuple):
 class Order(NamedTuple):
     """One job to start: the site and the application from the helper's own config, the rest from the request.
 
-    `jailed`: its paths are as seen inside the site's jail. `program` is the interpreter and the script's path,
-    `own_args` what the request gives it, jailed paths still as in the jail, `appended_args` what the application adds.
-    `env` is what site and application set. `request` is what our own watcher can make its entry of the job from,
-    should it have lost it; None for a legacy one's. `cgroup` is where the job's is to be made, None for nowhere.
+    `jailed`: its paths are as seen inside the site's jail. `program` is the interpreter and the script's path, or the
+    application's command; `own_args` what the request gives it, jailed paths still as in the jail, `appended_args` what
+    the application adds. `env` is what site, application and job set. `request` is what our own watcher can make its
+    entry of the job from, should it have lost it; None for a legacy one's. `groups` is what the job has narrowed its
+    site's to, None if it has not. `limits` are the application's and the job's: `runtime` in seconds, `memory` in
+    bytes, `cpu` in per cent of a processor, `tasks`; `limit_texts` says them and the site's to people. `clears`: what
+    the job leaves behind is killed. `cgroup` is where the job's is to be made, None for nowhere.
     """
 
     job_id: str
@@ -60,6 +63,10 @@ class Order(NamedTuple):
     appended_args: Sequence[str]
     env: Mapping[str, str]
     request: Mapping[str, Any] | None
+    groups: Sequence[str | int] | None = None
+    limits: Mapping[str, int] = {}
+    limit_texts: Mapping[str, str] = {}
+    clears: bool = False
     cgroup: str | None = None
 
     def to_bytes(self) -> bytes:

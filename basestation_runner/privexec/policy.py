@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from basestation_runner.config.additions import NOTHING, AdditionsError, of_data
+from basestation_runner.config.effective import ConflictsError, Effective, effective
 from basestation_runner.config.model import Application, Config, Site
+from basestation_runner.config.parts import limit_text
+from basestation_runner.config.resreq import holds
+from basestation_runner.privexec import unsupported
 from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
 
 
@@ -27,7 +32,15 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
     _require_run_by(application, config, site, message["script"])
     args: Sequence[str] = message["args"]
     values = {"{job_id}": message["job_id"], "{queue_length}": str(message["queue_length"])}
-    told = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+    told = ("site", "application", "home", "mission_dir", "log_file", "script", "args", "additions")
+    try:
+        made = effective(site, application, of_data(message["additions"]))
+    except AdditionsError as error:
+        raise RefusedError(f"its additions make no sense: {error}") from error
+    except ConflictsError as error:  # the profile has changed since the request was accepted, and may change again
+        raise NotNowError(str(error)) from error
+    if (missing := unsupported.reason(made) or _unmet(config, made)) is not None:
+        raise NotNowError(missing)
     return Order(
         job_id=message["job_id"],
         site=_ordered(site),
@@ -38,12 +51,38 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
         log_file=message["log_file"],
         jailed=site.jailed,
         script=message["script"],
-        program=_program(site, message["script"]),
+        program=_program(site, application, message["script"]),
         own_args=[word for word in args if word not in application.strip_args],
         appended_args=[_filled(word, values) for word in application.append_args],
-        env=_environment(site, application),
+        env=_environment(made),
         request={name: message[name] for name in told},
+        groups=made.groups.value if made.groups.origin == "job" else None,
+        **_limits(made, application),
     )
+
+
+def _unmet(config: Config, made: Effective) -> str | None:
+    """Say what the job needs that this host is not, or does not offer; None if there is nothing.
+
+    How much is in use at the moment is for the watcher to count.
+    """
+    attributes, resources = dict(config.host.attributes), dict(config.host.resources)
+    for term in made.select:
+        if not holds(term.value, attributes):
+            return f"this host does not meet select[{term.value}]"
+    for name, amount in made.rusage.items():
+        if amount.value > resources.get(name, 0):
+            return f"it needs {amount.value} {name}, of which this host offers {resources.get(name, 0)}"
+    return None
+
+
+def _limits(made: Effective, application: Application) -> dict[str, Any]:
+    """Return the fields of an order that limit its job. A site's own limits are set for all its jobs."""
+    return {
+        "limits": {name: limit.value for name, limit in made.limits.items() if limit.origin != "site"},
+        "limit_texts": {name: str(limit_text(name, limit.value)) for name, limit in made.limits.items()},
+        "clears": application.leftovers == "kill",
+    }
 
 
 def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Order:
@@ -62,9 +101,12 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
     if interpreter != site.python_version or directory != site.basestation_dir:
         raise RefusedError("its program is not the site's interpreter with a script of the site's basestation_dir")
     application = config.application_for(site, script)
-    if application is None:
+    if application is None or application.command is not None:
         raise RefusedError(f"script {script} is not listed in any application of the site")
     _require_run_by(application, config, site, script)
+    made = effective(site, application, NOTHING)
+    if (missing := unsupported.reason(made) or _unmet(config, made)) is not None:
+        raise RefusedError(missing)
     log_file = message["log_file"]
     mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
     return Order(
@@ -77,11 +119,12 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
         log_file=log_file,
         jailed=False,  # it has made paths and arguments the host's by itself
         script=script,
-        program=_program(site, script),
+        program=_program(site, application, script),
         own_args=args,
         appended_args=(),
-        env=_environment(site, application),
+        env=_environment(made),
         request=None,
+        **_limits(made, application),
     )
 
 
@@ -97,8 +140,10 @@ def _ordered(site: Site) -> OrderedSite:
     )
 
 
-def _program(site: Site, script: str) -> tuple[str, str]:
-    """Return the interpreter and the script's path: from config and a bare name, never from a path in a request."""
+def _program(site: Site, application: Application, script: str) -> tuple[str, ...]:
+    """Return the profile's command, or the interpreter and the script's path: never from a path in a request."""
+    if application.command is not None:
+        return (application.command,)
     return site.python_version, f"{site.basestation_dir}/{script}"
 
 
@@ -109,8 +154,8 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return word
 
 
-def _environment(site: Site, application: Application) -> dict[str, str]:
-    return {**dict(application.env), **dict(site.env)}
+def _environment(made: Effective) -> dict[str, str]:
+    return {name: variable.value for name, variable in made.env.items()}
 
 
 def _require_run_by(application: Application, config: Config, site: Site, script: str) -> None:

@@ -21,8 +21,9 @@ TABLES: Final = ("jobs", "intake", "sites")
 JOB_COLUMNS: Final = (
     *("seq", "id", "site", "application", "script", "home", "mission_dir", "log_file", "args", "submitter", "request"),
     *("state", "reason", "attempts", "boot", "accepted_at", "starting_at", "started_at", "ended_at", "pid"),
-    *("exit_code", "signal", "record"),
+    *("exit_code", "signal", "record", "rerun_of", "cancelled_by", "cancelled_at", "additions"),
 )
+"""Those of today; a ledger of an older version lacks the last ones."""
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the latter for a message of SQLite's that repeats what it read
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UNFINISHED: Final = frozenset(State) - FINAL
@@ -80,9 +81,9 @@ def check(path: Path) -> None:
 
 
 def _check_entries(database: sqlite3.Connection, tables: Iterable[str]) -> None:
-    columns = ", ".join(JOB_COLUMNS)
-    for values in database.execute(f"SELECT {columns} FROM jobs WHERE ended_at IS NULL"):  # noqa: S608 - names from above
-        if not may_run(dict(zip(JOB_COLUMNS, values, strict=True))):
+    columns = job_columns(database)
+    for values in database.execute(f"SELECT {', '.join(columns)} FROM jobs WHERE ended_at IS NULL"):  # noqa: S608 - names from above
+        if not may_run(dict(zip(columns, values, strict=True))):
             raise DamagedError("an entry makes no sense")
     for name in tables:
         for values in database.execute(f"SELECT * FROM {name}"):  # noqa: S608 - names from above
@@ -90,10 +91,18 @@ def _check_entries(database: sqlite3.Connection, tables: Iterable[str]) -> None:
                 raise DamagedError("an entry makes no sense")
 
 
+def job_columns(database: sqlite3.Connection) -> tuple[str, ...]:
+    """Return those of a job's columns that a ledger of any version has. Raises sqlite3.Error."""
+    names = {name for _, name, *_ in database.execute("PRAGMA table_info(jobs)")}
+    return tuple(name for name in JOB_COLUMNS if name in names)
+
+
 def may_run(row: Mapping[str, Any]) -> bool:
     """Tell whether the row of a job that has not ended is one that could have been written."""
     is_right = protocol.is_job_id(row["id"]) and row["ended_at"] is None and not any(map(is_broken, row.values()))
-    return is_right and row["state"] in _UNFINISHED and _is_words(row["args"])
+    return (
+        is_right and row["state"] in _UNFINISHED and _is_words(row["args"]) and _is_mapping(row.get("additions", "{}"))
+    )
 
 
 def is_broken(value: object) -> bool:
@@ -107,6 +116,13 @@ def _is_words(text: str) -> bool:
     except ValueError:
         return False
     return isinstance(words, list) and all(isinstance(word, str) for word in words)
+
+
+def _is_mapping(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def log_is_whole(path: Path) -> bool:

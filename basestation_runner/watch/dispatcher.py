@@ -5,7 +5,7 @@ site with a thousand queues delays another by one job. Interactive jobs have bou
 normal ones of another queue.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -50,6 +50,8 @@ class Job:
     cancelled_by: int | None = None  # uid of whoever wants it to be ended
     absent_since: float | None = None  # on the loop's clock: since when its account or group has not been found
     from_before_boot: bool = False
+    uses: tuple[tuple[str, int], ...] = ()
+    """What it takes of the host's resources while it runs."""
 
     @property
     def kind(self) -> Kind:
@@ -67,6 +69,8 @@ class Limits:
     interactive_per_site: int = INTERACTIVE_PER_SITE
     has_reserve: bool = False
     """Keep a part of the host's places for sites of which nothing runs: whoever fills the rest stops nobody."""
+    resources: Mapping[str, int] = Factory(dict)
+    """What the host offers to jobs that use something, by name."""
 
 
 @frozen
@@ -169,6 +173,8 @@ class Dispatcher:
         self._queues: dict[tuple[str, ...], _Queue] = {}
         self._jobs: dict[str, Job] = {}
         self._is_held = False
+        self._used: Counter[str] = Counter()  # of the host's resources
+        self._short: dict[tuple[str, ...], _Queue] = {}  # queues whose first jobs lack resources
 
     def job(self, job_id: str) -> Job | None:
         """Return the job with this id unless it has ended or was never here."""
@@ -237,11 +243,10 @@ class Dispatcher:
         if self._is_held:
             return None
         for kind in (_INTERACTIVE, _NORMAL):
-            site = self._hosts[kind].next_site()
-            if site is None:
+            taken = self._take(kind)
+            if taken is None:
                 continue
-            _, queue = heappop(site.classes[kind].ready)
-            queue.offered = False
+            site, queue = taken
             if queue.chosen:
                 job = queue.chosen[0]
             else:
@@ -250,6 +255,17 @@ class Dispatcher:
             site.queued -= 1
             self._run(queue, job)  # lines the site up for its next turn, behind the others
             return Choice(job, len(queue.waiting))
+        return None
+
+    def _take(self, kind: Kind) -> tuple[_Site, _Queue] | None:
+        """Take the queue whose first job starts next out of the line; None if no job of this kind may start."""
+        while (site := self._hosts[kind].next_site()) is not None:
+            _, queue = heappop(site.classes[kind].ready)
+            queue.offered = False
+            if queue.first is None or self._lack(queue.first) is None:
+                return site, queue
+            self._short[queue.key] = queue  # another job has taken its resources since it was lined up
+            self._update_turn(site, kind)
         return None
 
     def put_back(self, job: Job) -> None:
@@ -309,9 +325,8 @@ class Dispatcher:
             return HOST_HELD if self._is_held else SITE_HELD
         if job.delayed:
             return job.postponed_because or "it is tried again soon"
-        if site.is_full:
-            return f"its site runs as many jobs as it may ({site.limit})"
-        return host.why_not(site) or "it is about to start"
+        full = f"its site runs as many jobs as it may ({site.limit})" if site.is_full else None
+        return self._lack(job) or full or host.why_not(site) or "it is about to start"
 
     def _site(self, name: str) -> _Site:
         site = self._sites.get(name)
@@ -325,12 +340,18 @@ class Dispatcher:
         first = queue.first
         if first is None or first.held is not None or first.delayed or queue.running or queue.offered:
             return
+        if first.uses:
+            if self._lack(first) is not None:
+                self._short[queue.key] = queue
+                return
+            self._short.pop(queue.key, None)
         queue.offered = True
         heappush(queue.site.classes[first.kind].ready, (first.seq, queue))
         self._update_turn(queue.site, first.kind)
 
     def _withdraw(self, queue: _Queue) -> None:
         """Take the queue out of the line. Rare, so its cost may grow with the number of ready queues of the site."""
+        self._short.pop(queue.key, None)
         first = queue.first
         if first is None or not queue.offered:
             return
@@ -344,6 +365,7 @@ class Dispatcher:
         queue.running.add(job)
         queue.site.classes[job.kind].running += 1
         self._hosts[job.kind].running += 1
+        self._used.update(dict(job.uses))
         self._update_turn(queue.site, job.kind)
 
     def _stop(self, queue: _Queue, job: Job) -> None:
@@ -351,6 +373,21 @@ class Dispatcher:
         queue.site.classes[job.kind].running -= 1
         self._hosts[job.kind].running -= 1
         self._update_turn(queue.site, job.kind)
+        if job.uses:
+            self._used.subtract(dict(job.uses))
+            short, self._short = self._short, {}  # rare, so its cost may grow with the queues that lack resources
+            for other in short.values():
+                self._offer(other)
+
+    def _lack(self, job: Job) -> str | None:
+        """Say which of the host's resources a job lacks; None if there is enough."""
+        for name, amount in job.uses:
+            offered = self._limits.resources.get(name, 0)
+            if amount > offered:
+                return f"it needs {amount} {name}, of which this host offers {offered}"
+            if amount > offered - self._used[name]:
+                return f"it needs {amount} {name}, of which {self._used[name]} of {offered} are in use"
+        return None
 
     def _update_turn(self, site: _Site, kind: Kind) -> None:
         """Keep the site in the order of turns if it could start a job of this kind, and only then."""

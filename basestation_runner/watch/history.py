@@ -24,7 +24,7 @@ MOST_TEXT: Final = 64 << 10
 """Characters in an answer's jobs, roughly: as JSON they must fit a frame. Whoever wants more asks again."""
 MOST_SECONDS: Final = 3.0
 FEW: Final = 10
-FAILURES: Final = ("failed", "lost", "refused")
+FAILURES: Final = ("failed", "timed_out", "out_of_memory", "lost", "refused")
 _RECENT: Final = 1000
 """Newest jobs among which one is looked for by its request's name."""
 
@@ -35,7 +35,7 @@ _SUMMARY: Final = (
     *("attempts", "accepted_at", "starting_at", "started_at", "ended_at", "exit_code", "signal", "pid", "rerun_of"),
     *("cancelled_by", "cancelled_at"),
 )
-_ALL: Final = (*_SUMMARY, "log_file", "args", "record")
+_ALL: Final = (*_SUMMARY, "log_file", "args", "additions", "record")
 _OF_SITES: Final = "(?1 IS NULL OR site IN (SELECT value FROM json_each(?1)))"
 
 Facts = dict[str, Any]

@@ -174,8 +174,8 @@ def is_request(name: str) -> bool:
 class Inbox:
     """What lies in one site's rundir. A task calls `get_on` whenever it gets on, with what it waits for next."""
 
-    def __init__(self, rundir: Rundir, choose: Callable[[str], Application | None]) -> None:
-        """`choose` returns the profile for a script, None if there is none."""
+    def __init__(self, rundir: Rundir, choose: Callable[[runfile.Request], Application]) -> None:
+        """`choose` returns a request's application, or raises RequestError."""
         self._rundir = rundir
         self._choose = choose
         self._members: dict[int, float] = {}  # until when an owner is known to be a member
@@ -260,14 +260,11 @@ class Inbox:
             if content.changed or (read != rested if rested is not None else not content.data):
                 return Unsettled(name, read)
             request = runfile.parse(content.data)
+            application = self._choose(request)
         except _NotNowError as error:
             return Waiting(name, str(error))
         except (_NeverError, runfile.RequestError) as error:
             return self._reject(rundir, name, stamp, str(error))
-        application = self._choose(request.script)
-        if application is None:
-            reason = f"no application that this site may use runs {request.script}"
-            return self._reject(rundir, name, stamp, reason)
         return Taken(name, read, content.identity, content.status.st_uid, request, application)
 
     def _read(self, get_on: GetOn, rundir: int, name: str, stamp: Stamp) -> _Content:

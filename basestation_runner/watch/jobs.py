@@ -15,8 +15,10 @@ from attrs import asdict, evolve
 from attrs import fields as attrs_fields
 
 from basestation_runner import runfile
+from basestation_runner.config.additions import AdditionsError, of_data
 from basestation_runner.paths import join_jail
 from basestation_runner.repeats import Repeats
+from basestation_runner.watch.admission import application_for, uses, why_held
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
@@ -50,6 +52,7 @@ ASKING: Final = "the ledger was damaged: first the helper is asked what it has b
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
 _SECONDS: Final = ("started_at", "ended_at", "seconds", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
+_LIMITS: Final = {"runtime": Event.TIMED_OUT, "memory": Event.OUT_OF_MEMORY}
 
 
 class Jobs:
@@ -158,6 +161,7 @@ class Jobs:
             args=request.args,
             submitter=taken.submitter,
             request=taken.name,
+            additions=request.additions.data,
         )
         self._add(site, new, taken.application, intake)
         return intake
@@ -173,6 +177,7 @@ class Jobs:
             script=new.script,
             queue=_queue(site, new),
             interactive=application.priority == "interactive",
+            uses=uses(application, of_data(new.additions)),
         )
         self._dispatcher.add(job)
         self._ledger.after(
@@ -292,11 +297,14 @@ class Jobs:
     def rerun(self, new: NewJob) -> None:
         """Take a job that repeats another one. Raises NotAllowedError when it would not be accepted as a request."""
         site = self._config.sites.get(new.site)
-        application = None if site is None else self._config.application_for(site, new.script)
         if site is None:
             raise NotAllowedError(f"site {new.site} is not configured")
-        if application is None:
-            raise NotAllowedError(f"no application that this site may use runs {new.script}")
+        try:
+            additions = of_data(new.additions)
+            request = runfile.Request(new.home, new.mission_dir, new.log_file, new.script, new.args, additions)
+            application = application_for(self._config, site, request)
+        except (AdditionsError, runfile.RequestError) as error:
+            raise NotAllowedError(str(error)) from None
         if not self.is_complete:
             raise NotAllowedError(ASKING)
         self._add(site, evolve(new, application=application.name), application, None)
@@ -398,11 +406,13 @@ class Jobs:
             event = Event.CANCELLED
         else:
             event = Event.SUCCEEDED if code == 0 and signal is None else Event.FAILED
-        job.state = advance(job.state, event)
+        job.state = advance(job.state, _LIMITS.get(record["limit"], event))
         now = time.time()
         self._ledger.ended(job.seq, job.state, record, now=now)
         self._leaves(job)
         result = {"exit_code": code} if signal is None else {"signal": signal}
+        if record["limit"] is not None:
+            result["limit"] = record["limit"]
         if record.get("seconds") is not None:
             result["seconds"] = round(record["seconds"], 3)
         log = self._log.info if job.state is State.SUCCEEDED else self._log.warning
@@ -492,10 +502,9 @@ class Jobs:
             cancelled_by=known.cancelled_by,
             from_before_boot=known.state is not State.QUEUED and known.boot != self._boot,
         )
-        if site is None:
-            job.held = f"site {known.site} is not configured"
-        elif application is None or application.name not in site.applications:
-            job.held = f"application {known.application} is not defined for its site"
+        job.held = why_held(self._config, known)
+        if application is not None and job.held is None:
+            job.uses = uses(application, of_data(known.additions))
         if job.held is not None:
             self._stuck[job.job_id] = job
         return job
@@ -604,11 +613,13 @@ def _portions(job_ids: list[str]) -> Iterator[list[str]]:
 def _as_sent(message: Message) -> Dispatch | None:
     """Return what the helper was once sent of a job, from its `recalled`; None if that makes no sense."""
     job_id, request = message.get("job_id"), message.get("request")
-    fields = {**request, "job_id": job_id} if isinstance(request, dict) else {}
+    # A helper of an older version knew of no additions.
+    fields = {"additions": {}, **request, "job_id": job_id} if isinstance(request, dict) else {}
     args = fields.get("args")
     if not isinstance(args, list) or fields.keys() != {field.name for field in attrs_fields(Dispatch)}:
         return None
-    if not all(isinstance(word, str) for word in (*args, *(fields[name] for name in fields if name != "args"))):
+    texts = (fields[name] for name in fields if name not in {"args", "additions"})
+    if not isinstance(fields["additions"], dict) or not all(isinstance(word, str) for word in (*args, *texts)):
         return None
     return Dispatch(**fields)
 
@@ -627,4 +638,6 @@ def _record(value: object) -> dict[str, Any]:
     record = dict(value) if isinstance(value, dict) else {}
     record.update({field: _whole(record.get(field)) for field in _NUMBERS})
     record.update({field: _seconds(record.get(field)) for field in _SECONDS})
+    limit = record.get("limit")
+    record["limit"] = limit if isinstance(limit, str) else None
     return record

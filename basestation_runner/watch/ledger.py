@@ -15,9 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from basestation_runner import runfile
+from basestation_runner.config.additions import AdditionsError, of_data
 from basestation_runner.errors import RunnerError, TemporaryError, printable
 from basestation_runner.watch import damage, salvage, schema
 from basestation_runner.watch.states import State
@@ -66,6 +67,7 @@ class NewJob:
     submitter: int
     request: str
     rerun_of: str | None = None
+    additions: Mapping[str, Any] = Factory(dict)
 
 
 @frozen(kw_only=True)
@@ -95,6 +97,7 @@ class Unfinished:
     state: State
     boot: str | None
     cancelled_by: int | None = None
+    additions: Mapping[str, Any] = Factory(dict)
 
 
 @frozen(kw_only=True)
@@ -109,12 +112,17 @@ class Dispatch:
     log_file: str
     script: str
     args: list[str]
+    additions: Mapping[str, Any]
 
     @property
     def as_request(self) -> bytes:
         """The request that asks for this. Raises RequestError."""
+        try:
+            additions = of_data(self.additions)
+        except AdditionsError as error:
+            raise runfile.RequestError(str(error)) from None
         return runfile.written(
-            runfile.Request(self.home, self.mission_dir, self.log_file, self.script, tuple(self.args))
+            runfile.Request(self.home, self.mission_dir, self.log_file, self.script, tuple(self.args), additions)
         )
 
 
@@ -213,7 +221,7 @@ class Ledger:
         self._next_seq += 1
         self._write(
             "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
-            " request, state, accepted_at, rerun_of) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " request, state, accepted_at, rerun_of, additions) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             seq,
             job.job_id,
             job.site,
@@ -228,6 +236,7 @@ class Ledger:
             State.QUEUED,
             now,
             job.rerun_of,
+            json.dumps(job.additions),
         )
         if intake is not None:
             self.found(intake)
@@ -250,8 +259,8 @@ class Ledger:
         self._next_seq += 1
         self._write(
             "INSERT INTO jobs (seq, id, site, application, script, home, mission_dir, log_file, args, submitter,"
-            " request, state, attempts, boot, accepted_at, recovered)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " request, state, attempts, boot, accepted_at, recovered, additions)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             seq,
             dispatch.job_id,
             dispatch.site,
@@ -268,6 +277,7 @@ class Ledger:
             boot,
             now,
             1,
+            json.dumps(dispatch.additions),
         )
         return Unfinished(
             seq=seq,
@@ -279,6 +289,7 @@ class Ledger:
             mission_dir=dispatch.mission_dir,
             state=State.STARTING,
             boot=boot,
+            additions=dispatch.additions,
         )
 
     def asked(self) -> None:
@@ -432,8 +443,10 @@ class Ledger:
 
     def dispatch(self, seq: int) -> Dispatch:
         """Return what is sent to the helper for a job."""
-        ((job_id, site, application, home, mission_dir, log_file, script, args),) = self._read(
-            "SELECT id, site, application, home, mission_dir, log_file, script, args FROM jobs WHERE seq = ?", seq
+        ((job_id, site, application, home, mission_dir, log_file, script, args, additions),) = self._read(
+            "SELECT id, site, application, home, mission_dir, log_file, script, args, additions"
+            " FROM jobs WHERE seq = ?",
+            seq,
         )
         return Dispatch(
             job_id=job_id,
@@ -443,7 +456,8 @@ class Ledger:
             mission_dir=mission_dir,
             log_file=log_file,
             script=script,
-            args=self._words(args),
+            args=self._decoded(args),
+            additions=self._decoded(additions),
         )
 
     def to_give_back(self, site: str) -> Iterator[tuple[str, bytes]]:
@@ -455,9 +469,9 @@ class Ledger:
             with suppress(runfile.RequestError):  # nothing that was returned: the entry was damaged
                 yield asks.job_id, asks.as_request
 
-    def _words(self, text: str) -> list[str]:
+    def _decoded(self, text: str) -> Any:  # noqa: ANN401 - JSON
         try:
-            return list(json.loads(text))
+            return json.loads(text)
         except ValueError as error:
             salvage.declare(self._directory, str(error))
             self.on_failure(f"the ledger is damaged: {error}")
@@ -481,10 +495,10 @@ class Ledger:
 
 def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
     rows = database.execute(
-        "SELECT seq, id, site, application, script, home, mission_dir, state, boot, cancelled_by FROM jobs"
+        "SELECT seq, id, site, application, script, home, mission_dir, state, boot, cancelled_by, additions FROM jobs"
         " WHERE ended_at IS NULL ORDER BY seq"
     )
-    for seq, job_id, site, application, script, home, mission_dir, state, boot, cancelled_by in rows:
+    for seq, job_id, site, application, script, home, mission_dir, state, boot, cancelled_by, additions in rows:
         yield Unfinished(
             seq=seq,
             job_id=job_id,
@@ -496,6 +510,7 @@ def _unfinished(database: sqlite3.Connection) -> Iterator[Unfinished]:
             state=State(state),
             boot=boot,
             cancelled_by=cancelled_by,
+            additions=json.loads(additions),
         )
 
 

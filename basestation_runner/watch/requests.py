@@ -217,7 +217,7 @@ class Requests:
         if len(found) > 1:
             raise _RefusedError(f"several jobs' ids begin so, for instance {' and '.join(job['id'] for job in found)}")
         (job,) = found
-        job["args"] = json.loads(job["args"])
+        job["args"], job["additions"] = json.loads(job["args"]), json.loads(job["additions"])
         job["record"] = json.loads(job["record"] or "null")
         return job
 
@@ -253,6 +253,7 @@ class Requests:
             args=tuple(known["args"]),
             submitter=caller.uid,
             request=known["request"],
+            additions=known["additions"],
             rerun_of=known["id"],
         )
         self._jobs.rerun(new)

@@ -45,7 +45,6 @@ _PAGE: Final = 4096
 _WITH_LOG: Final = (2, 2)  # in SQLite's header: to be read and written with a write-ahead log
 _INTAKE_COLUMNS: Final = ("job_id", "site", "name", "rundir", "identity")
 _SITE_COLUMNS: Final = ("site", "first_active_at")
-_LATER_JOB_COLUMNS: Final = ("rerun_of", "cancelled_by", "cancelled_at")  # an older ledger has none
 _HOLD_COLUMNS: Final = ("site", "held_by", "held_at", "closed")
 
 
@@ -207,9 +206,7 @@ def _copy(new: sqlite3.Connection, old: sqlite3.Connection, *, is_current: bool)
     """Copy rows that make sense; return whether all could be read and did."""
     whole = True
     now = time.time()
-    present = {name for _, name, *_ in old.execute("PRAGMA table_info(jobs)")}
-    later = tuple(name for name in _LATER_JOB_COLUMNS if name in present)
-    for row in _rows(old, "jobs", damage.JOB_COLUMNS + later):
+    for row in _rows(old, "jobs", damage.job_columns(old)):
         values = None if row is None else _job(row, now, is_current=is_current)
         whole &= values is not None and _insert(new, "jobs", values)
     for row in _rows(old, "intake", _INTAKE_COLUMNS):
@@ -261,7 +258,7 @@ def _job(row: Mapping[str, Any], now: float, *, is_current: bool) -> dict[str, A
     if state.is_final:
         kept["ended_at"] = row["ended_at"] or now
     elif not damage.may_run(row):
-        kept |= {"state": State.LOST, "reason": NO_SENSE, "args": "[]", "ended_at": now}
+        kept |= {"state": State.LOST, "reason": NO_SENSE, "args": "[]", "additions": "{}", "ended_at": now}
     elif not is_current:
         kept |= {"state": State.LOST, "reason": NOT_CURRENT, "ended_at": now}
     return kept

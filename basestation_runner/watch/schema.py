@@ -71,6 +71,10 @@ CREATE TABLE returned (
     site TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 """,
+    # What a request adds to its application's profile, as JSON.
+    """
+ALTER TABLE jobs ADD COLUMN additions TEXT NOT NULL DEFAULT '{}';
+""",
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""
 

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from basestation_runner.watch.admission import application_for
 from basestation_runner.watch.sitewatch import SiteWatch
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Sites:
         self._on_change = on_change
         self._undecided = set(config.sites)
         self._sites = {
-            name: SiteWatch(site, shared, self, partial(config.application_for, site))
+            name: SiteWatch(site, shared, self, partial(application_for, config, site))
             for name, site in config.sites.items()
         }
 

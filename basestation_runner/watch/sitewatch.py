@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from basestation_runner.config.model import Application, Site
+    from basestation_runner.runfile import Request
     from basestation_runner.watch.inbox import Scan
     from basestation_runner.watch.lanes import Lane
     from basestation_runner.watch.rundir import GetOn, Place
@@ -43,8 +44,8 @@ NOT_YET: Final = "it is being looked at"
 class SiteWatch:
     """One site. `reason` says why it is pending; None while it is watched and has been scanned."""
 
-    def __init__(self, site: Site, shared: Shared, sites: Sites, choose: Callable[[str], Application | None]) -> None:
-        """`choose` returns the profile for a script. Nothing happens before `start`."""
+    def __init__(self, site: Site, shared: Shared, sites: Sites, choose: Callable[[Request], Application]) -> None:
+        """`choose` returns a request's application, or raises RequestError. Nothing happens before `start`."""
         self.site = site
         self.shared = shared
         self.log = shared.log.bind(site=site.name)

@@ -17,6 +17,8 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
     REFUSED = "refused"
 
@@ -36,11 +38,23 @@ class Event(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+    OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
     REFUSED = "refused"
 
 
-FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST, State.REFUSED})
+FINAL: Final = frozenset(
+    {
+        State.SUCCEEDED,
+        State.FAILED,
+        State.TIMED_OUT,
+        State.OUT_OF_MEMORY,
+        State.CANCELLED,
+        State.LOST,
+        State.REFUSED,
+    }
+)
 
 # The helper's word counts whatever we thought: an answer to an earlier dispatch may arrive after the job was put back
 # (the connection broke in between), and a repeated dispatch is answered with what became of the first one.
@@ -48,6 +62,8 @@ _ENDS: Final = {
     Event.SUCCEEDED: State.SUCCEEDED,
     Event.FAILED: State.FAILED,
     Event.CANCELLED: State.CANCELLED,
+    Event.TIMED_OUT: State.TIMED_OUT,
+    Event.OUT_OF_MEMORY: State.OUT_OF_MEMORY,
     Event.LOST: State.LOST,
 }
 

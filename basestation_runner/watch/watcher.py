@@ -110,6 +110,7 @@ class Watcher:
                         name: site.max_running for name, site in config.sites.items() if site.max_running is not None
                     },
                     has_reserve=len(config.sites) > 1,
+                    resources=dict(config.host.resources),
                 )
             ),
             completions=self.completions,

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from basestation_runner import protocol, runfile
+from basestation_runner.config.additions import of_data
 from basestation_runner.config.load import ConfigErrors, Source, load_sources
 from tests.fuzz.bounds import bounded
 
@@ -110,10 +111,30 @@ class Kit:
 # Requests
 
 REQUESTS: Final = Kit(
-    seeds=[path.read_bytes() for path in sorted((_SAMPLES / "requests").glob("*.run"))],
+    seeds=[
+        *(path.read_bytes() for path in sorted((_SAMPLES / "requests").glob("*.run"))),
+        b"/h /m /l s a\napplication: a\nenv: {A: b}\nlimits: {runtime: 1h, memory: 2G}\ngroups: [a, 5]\ntasks: 2\n",
+        b"/h /m /l s\nresreq: select[a && (b || c == 'x')] rusage[d=1] order[-e]\ninputs:\n- /a\npre_exec: [/a, b]\n",
+    ],
     pieces=[
         *(b" ", b"\t", b"\n", b"\r", b"\r\n", b"\0", b"\x0b", b"\x1b[2J", b"\xff", b"\xc2\xa0", b"\xe2\x80\xa8"),
         *(b"\xed\xa0\x80", b"/", b"//", b"/.", b"/..", b"-", b"~", b"'", b'"', b"\\", b";", b"|", b"\njob_id: x\n"),
+        *(
+            b"\ntasks: ",
+            b"\nenv: {A: ",
+            b"}",
+            b"[",
+            b"]",
+            b"{",
+            b"&a ",
+            b"*a",
+            b"!a ",
+            b": ",
+            b"\n- ",
+            b"&&",
+            b"||",
+            b"#",
+        ),
     ],
     words=[
         *(b"", b"/", b"//", b"/.", b"/..", b"..", b".", b"-", b"--", b"$HOME", b"*", b"Base.py", b"../Base.py", b"a/b"),
@@ -145,9 +166,11 @@ def check_request(content: bytes) -> bool:
         "script": request.script,
         "args": list(request.args),
         "queue_length": 0,
+        "additions": request.additions.data,
     }
     assert protocol.FrameDecoder().feed(protocol.encode(message)) == [message]
     assert protocol.check_request(message) == "dispatch"
+    assert evolve(of_data(request.additions.data), application=request.additions.application) == request.additions
     return True
 
 

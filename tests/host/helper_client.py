@@ -219,6 +219,7 @@ class Station:
             "script": script,
             "args": list(args),
             "queue_length": 0,
+            "additions": {},
             **changes,
         }
 

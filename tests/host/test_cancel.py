@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.host.helper_client import Message
 
 IMPATIENT = """
-from basestation_runner.privexec import cancel
-cancel.GRACE_SECONDS = 1
+from basestation_runner.privexec import ending
+ending.GRACE_SECONDS = 1
 """
 FOREVER = "while :; do sleep 1000; done"
 

@@ -314,7 +314,7 @@ def test_a_helper_recalls_the_requests_of_all_jobs_that_are_not_settled(
     if whose != "its own":
         restart(station)
     station.client.send({"request": "recall"})
-    fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+    fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args", "additions")
     recalled = {}
     while (event := station.client.next())["event"] != "recalled all":
         if event["event"] == "recalled":

@@ -20,7 +20,7 @@ from basestation_runner.commands import common
 from basestation_runner.commands.jobs import STATES
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.watch.history import FAILURES
-from basestation_runner.watch.states import State
+from basestation_runner.watch.states import FINAL, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -323,4 +323,4 @@ def test_what_is_no_time_is_wrong_usage(text: str, capsys: pytest.CaptureFixture
 
 def test_jobs_can_be_asked_for_in_every_state_that_there_is() -> None:
     assert list(STATES) == list(State)
-    assert set(FAILURES) == {State.FAILED, State.LOST, State.REFUSED}
+    assert set(FAILURES) == FINAL - {State.SUCCEEDED, State.CANCELLED}

@@ -49,6 +49,7 @@ DISPATCH: dict[str, Any] = {
     "script": "Base.py",
     "args": ["--mission_dir", "/home/sg123/mission1"],
     "queue_length": 0,
+    "additions": {"env": {"CASE": "7"}, "limits": {"tasks": 5}, "groups": ["a", 4711]},
 }
 WELL_FORMED: dict[str, dict[str, Any]] = {
     "hello": {"request": "hello", "version": 1},
@@ -224,6 +225,14 @@ def test_a_count_is_a_small_whole_number_and_no_boolean(name: str, field: str, v
 @pytest.mark.parametrize("value", [0, (1 << 31) - 1])
 def test_the_smallest_and_the_largest_count_are_taken(name: str, field: str, value: int) -> None:
     assert check_request(WELL_FORMED[name] | {field: value}) == name
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], "x", {"a": "\0"}, {"a\0": 1}, {"a": ["\ud800"]}, {"a": {"b": {"c": {"d": {}}}}}, {"a": [[[[]]]]}],
+)
+def test_additions_are_a_mapping_of_few_levels_whose_texts_are_plain(value: object) -> None:
+    assert "additions" in refusal(DISPATCH | {"additions": value})
 
 
 @pytest.mark.parametrize("name", ["inquire", "settled"])

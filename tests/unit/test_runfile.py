@@ -17,6 +17,7 @@ def reason(content: bytes) -> str:
     return raised.value.reason
 
 
+KNOWN = "(known fields: application, env, pre_exec, post_exec, limits, groups, tasks, resreq, inputs, outputs)"
 LOGOUT = (
     b"/home/sg123 /home/sg123/mission1 /home/sg123/mission1/baselog.log Base.py --mission_dir /home/sg123/mission1"
     b" --verbose --daemon --nice 10 --base_log /home/sg123/mission1/baselog_261130113955"
@@ -92,8 +93,10 @@ def test_a_script_needs_no_arguments() -> None:
         (b"/h /m /l s a\x0bb", "its first line contains a character that cannot be printed"),
         ("/h /m /l s a\u2028b".encode(), "its first line contains a character that cannot be printed"),
         ("\ufeff/h /m /l s".encode(), "its first line contains a character that cannot be printed"),
-        (b"/h /m /l s\nenv: {A: b}\n", "additions to a request (lines after the first) are not supported yet"),
-        (b"/h /m /l s\n\n\n/h /m /l s\n", "additions to a request (lines after the first) are not supported yet"),
+        (
+            b"/h /m /l s\n\n\n/h /m /l s\n",
+            f"line 4, column 1: expected a mapping of fields, found the text '/h /m /l s' {KNOWN}",
+        ),
         (b"x" * (MAX_BYTES + 1), "it is larger than 64 KiB"),
     ],
 )

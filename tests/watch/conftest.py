@@ -18,6 +18,7 @@ from structlog.testing import LogCapture
 
 from basestation_runner import cli, protocol
 from basestation_runner.config.model import Config, Site
+from basestation_runner.config.parts import Host
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
 from basestation_runner.watch import watcher as watcher_module
@@ -73,9 +74,7 @@ class FakeHelper:
 
     # What a test does to a running helper
 
-    def finish(
-        self, job_id: str, exit_code: int | None = 0, signal: int | None = None, *, cancelled: bool = False
-    ) -> None:
+    def finish(self, job_id: str, exit_code: int | None = 0, signal: int | None = None, **more: object) -> None:
         self.running.discard(job_id)
         self.ends[job_id] = {
             "job_id": job_id,
@@ -89,7 +88,7 @@ class FakeHelper:
             "system_seconds": 0.25,
             "max_rss_kib": 2048,
             "log_tail": "the last line\n",
-            "cancelled": cancelled,
+            **more,
         }
         self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
 
@@ -152,7 +151,7 @@ class FakeHelper:
             self.say({"event": "never_started", "job_id": job_id})
 
     def recall(self) -> None:
-        fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+        fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args", "additions")
         for sent in self.dispatched:
             if sent["job_id"] not in self.settled and sent["job_id"] in self.running | self.ends.keys():
                 request = {name: sent[name] for name in fields}
@@ -214,6 +213,8 @@ class Bench:
         self.max_queued = 50_000
         self.absent_patience = 600.0
         self.sites: dict[str, Site] = {}
+        self.applications = dict(builtin_profiles().applications)
+        self.host = Host()
         self.watcher: Watcher | None = None
         self._running: Any = None
         (directory / "state").mkdir(mode=0o700)
@@ -254,7 +255,7 @@ class Bench:
             processors=[self.capture],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
-        config = Config(sites=self.sites, applications=builtin_profiles().applications)
+        config = Config(sites=self.sites, applications=self.applications, host=self.host)
         seen = len(self.events("ready"))
 
         async def make() -> Watcher:

@@ -417,7 +417,7 @@ def test_jobs_of_a_site_or_application_that_is_gone_wait_and_say_so(bench: Bench
     bench.until(lambda: bench.events("helper reachable"))
     assert bench.on_loop(lambda: {job.site: made.jobs.reason(job) for job in made.jobs._dispatcher.jobs()}) == {
         "alpha": "site alpha is not configured",
-        "beta": "application base is not defined for its site",
+        "beta": "application base is not one that site beta may use: early-gps",
     }
     assert not bench.helper.dispatched
     bench.stop()

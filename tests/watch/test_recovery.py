@@ -157,10 +157,16 @@ def is_gone(path: Path) -> bool:
             "event": "recalled",
             "job_id": 7,
             "request": dict.fromkeys(("site", "application", "home", "mission_dir", "log_file", "script"), "x")
-            | {"args": []},
+            | {"args": [], "additions": {}},
+        },
+        {
+            "event": "recalled",
+            "job_id": "ab",
+            "request": dict.fromkeys(("site", "application", "home", "mission_dir", "log_file", "script"), "x")
+            | {"args": [], "additions": []},
         },
     ],
-    ids=["nothing", "no request", "a part", "a number"],
+    ids=["nothing", "no request", "a part", "a number", "a list"],
 )
 def test_nonsense_about_forgotten_jobs_changes_nothing(
     bench: Bench, message: dict[str, object], monkeypatch: pytest.MonkeyPatch

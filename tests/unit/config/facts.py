@@ -60,9 +60,16 @@ GOOD = Facts(
     limits={"max_user_watches": 8192, "max_user_instances": 128},
     files={"/etc/sites.yaml": None},
     sites={
-        "one": SiteFacts(names=NAMES_ONE, rundir=directory(10, 1), jail=None, interpreter=FILE, scripts=SCRIPTS),
+        "one": SiteFacts(
+            names=NAMES_ONE, rundir=directory(10, 1), jail=None, interpreter=FILE, scripts=SCRIPTS, commands={}
+        ),
         "two": SiteFacts(
-            names=NAMES_TWO, rundir=directory(30, 2), jail=directory(0, 3), interpreter=FILE, scripts=SCRIPTS
+            names=NAMES_TWO,
+            rundir=directory(30, 2),
+            jail=directory(0, 3),
+            interpreter=FILE,
+            scripts=SCRIPTS,
+            commands={},
         ),
     },
 )

@@ -159,6 +159,7 @@ DAEMON = st.builds(
             "jail": SEEN,
             "interpreter": SEEN,
             "scripts": st.sampled_from([Absent("/"), HUNG]) | st.fixed_dictionaries({"Base.py": SEEN}),
+            "commands": st.just({}) | st.just(HUNG),
         }
     ),
     st.fixed_dictionaries(

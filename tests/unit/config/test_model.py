@@ -10,11 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import evolve, fields_dict
 from attrs.exceptions import FrozenInstanceError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basestation_runner.config.load import Source, load_sources
+from basestation_runner.config.model import Application
+from basestation_runner.config.parts import Host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +32,17 @@ ENTRY: dict[str, Any] = {
     "archive": True,
     "applications": ["base", "extra"],
 }
-PROFILE: dict[str, Any] = {"name": "extra", "scripts": ["Extra.py"], "env": {"C": "3", "D": "4"}, "timing_line": True}
+PROFILE: dict[str, Any] = {
+    "name": "extra",
+    "scripts": ["Extra.py"],
+    "env": {"C": "3", "D": "4"},
+    "timing_line": True,
+    "mode": "sandbox",
+    "launch_type": "openmpi",
+    "job_pre_post_exec": "allow",
+    "job_exec_dirs": ["/a"],
+    "limits": {"runtime": "1h", "cpu": "50%"},
+}
 
 # A field that decides how jobs run, and another value for it.
 CHANGES: dict[str, Any] = {
@@ -57,7 +70,21 @@ CHANGES: dict[str, Any] = {
     "use_docker_basestation": True,
 }
 PROFILE_CHANGES: dict[str, Any] = {
+    "description": "Another",
     "scripts": ["Other.py"],
+    "command": "/opt/solve",
+    "mode": "direct",
+    "sandbox": {"network": True},
+    "launch_type": "mpich",
+    "job_env": ["PYTHONPATH"],
+    "pre_exec": ["/a"],
+    "post_exec": ["/a"],
+    "job_pre_post_exec": "forbid",
+    "job_exec_dirs": ["/b"],
+    "limits": {"runtime": "2h", "cpu": "50%"},
+    "tasks": {"max": 2},
+    "resreq": "select[a]",
+    "leftovers": "kill",
     "env": {"C": "3"},
     "append_args": ["{job_id}"],
     "strip_args": ["-d"],
@@ -65,6 +92,8 @@ PROFILE_CHANGES: dict[str, Any] = {
     "visualiser": True,
     "priority": "interactive",
 }
+# What must change with a field for the profile to stay a valid one.
+TOGETHER: dict[str, Any] = {"command": {"scripts": []}, "job_pre_post_exec": {"job_exec_dirs": []}}
 
 
 def written(entry: dict[str, Any], profile: dict[str, Any], default: str | None = None) -> Config:
@@ -119,11 +148,23 @@ def test_every_field_of_a_site_changes_its_digest(field: str) -> None:
 @pytest.mark.parametrize("field", PROFILE_CHANGES)
 def test_every_field_of_a_profile_changes_the_digest_of_a_site_that_may_use_it(field: str) -> None:
     assert PROFILE.get(field) != PROFILE_CHANGES[field]
-    assert written(ENTRY, {**PROFILE, field: PROFILE_CHANGES[field]}).digest("a") != DIGEST
+    changed = {**PROFILE, **TOGETHER.get(field, {}), field: PROFILE_CHANGES[field]}
+    others = {**PROFILE, **TOGETHER.get(field, {})}
+    assert written(ENTRY, changed).digest("a") != DIGEST
+    if field != "job_pre_post_exec":  # the others alone are no valid profile
+        assert written(ENTRY, changed).digest("a") != written(ENTRY, others).digest("a")
     without = {**ENTRY, "applications": ["base"]}
-    assert written(without, {**PROFILE, field: PROFILE_CHANGES[field]}).digest("a") == written(without, PROFILE).digest(
-        "a"
-    )
+    assert written(without, changed).digest("a") == written(without, PROFILE).digest("a")
+
+
+def test_no_field_of_a_profile_has_been_left_out_here() -> None:
+    assert {"name", *PROFILE_CHANGES} == set(fields_dict(Application))
+
+
+def test_what_the_host_is_changes_the_digest() -> None:
+    config = written(ENTRY, PROFILE)
+    for host in (Host(attributes=(("ssd", True),)), Host(resources=(("foam", 1),))):
+        assert evolve(config, host=host).digest("a") != DIGEST
 
 
 def test_the_default_application_changes_the_digest() -> None:

@@ -46,11 +46,22 @@ third:
 """
 APPLICATIONS = b"""\
 default_application: extra
+host: {attributes: {os: linux, n: 5}, resources: {foam: 1}}
 applications:
   - name: extra
     description: one more
     scripts: [Extra.py, Other.py]
     append_args: ["--id={job_id}"]
+  - name: solver
+    command: /opt/solve
+    mode: sandbox
+    sandbox: {inputs: [/srv/in], job_outputs: [/srv/out]}
+    limits: {runtime: 24h, memory: 1G, cpu: 50%, tasks: 10}
+    launch_type: openmpi
+    tasks: {min: 1, max: 4}
+    pre_exec: [/opt/pre, -x]
+    job_env: [PYTHONPATH]
+    resreq: select[os == linux && (a || !b)] rusage[foam=1] span[ptile=2] same[a:b] order[-a]
   - {name: base, scripts: [Base.py], timing_line: yes please}
 """.replace(b"yes please", b"true")
 

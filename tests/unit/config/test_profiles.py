@@ -6,11 +6,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner.config.parts import Host, Limits, Sandbox, TaskRange
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from basestation_runner.config.model import Config
 
+DURATION = "(a number and s, m, h or d, such as 90m or 24h)"
+MEMORY = "(a number and M, G or T, such as 512M or 128G)"
+CPU = "(such as 200%, which is two processors)"
+EVERY = "(limits.tasks counts every process and thread of a job)"
+DIRECTORIES = "(list in job_exec_dirs the directories whose programs a job may name)"
+WHOLE = "(a whole number from 0 to 2147483647, without a unit)"
+AMOUNTS = "(for example {license_foam: 2, scratch_gb: 500})"
+SANDBOX = "(known fields: network, inputs, outputs, job_inputs, job_outputs)"
+JOB_ENV = "(job_env is for names that a job could not set otherwise)"
+STEP = "(for example [/opt/steps/mount-data, --quiet])"
+FORM = "(for example select[os == linux] rusage[license_foam=1])"
+COMPOUND = "compound and alternative requirements ({…} || {…}, 2*{…} + …) are not supported (write one)"
+RESOURCE = "(at most 64 letters, digits and '_', the first not a digit)"
 BEGIN = "(begin each entry with '- name: …')"
 KNOWN = "({job_id} and {queue_length} are known)"
 SITES = "a: {watch_dir: /srv/a, runner_user: b}\n"
@@ -56,6 +71,63 @@ def test_a_profile_with_every_field(load: Callable[..., Config]) -> None:
         ("-x",),
     )
     assert (made.timing_line, made.visualiser, made.priority) == (True, True, "interactive")
+
+
+def test_a_profile_says_all_that_a_job_must_have(load: Callable[..., Config]) -> None:
+    config = load(
+        SITES_WITH_ALL,
+        """
+        host: {attributes: {ssd: true, mem_gb: 64, os: linux}, resources: {license_foam: 2}}
+        applications:
+          - name: solver
+            command: /opt/foam/bin/solve
+            mode: sandbox
+            sandbox: {network: true, inputs: [/srv/b, /srv/a/], job_outputs: [/srv/out]}
+            launch_type: openmpi
+            job_env: [PYTHONPATH, LD_LIBRARY_PATH]
+            pre_exec: [/opt/steps/mount, --quiet]
+            post_exec: [/opt/steps/unmount]
+            job_pre_post_exec: allow
+            job_exec_dirs: [/srv/steps]
+            limits: {runtime: 24h, memory: 128G, cpu: 200%, tasks: 500}
+            tasks: {min: 2, max: 16}
+            resreq: select[ssd && mem_gb>=32] rusage[license_foam=1] span[hosts=1]
+            leftovers: kill
+        """,
+    )
+    made = config.applications["solver"]
+    assert (made.command, made.claims, made.mode, made.launch_type) == (
+        "/opt/foam/bin/solve",
+        ("solve",),
+        "sandbox",
+        "openmpi",
+    )
+    assert made.sandbox == Sandbox(network=True, inputs=("/srv/a", "/srv/b"), job_outputs=("/srv/out",))
+    assert made.job_env == ("LD_LIBRARY_PATH", "PYTHONPATH")
+    assert (made.pre_exec, made.post_exec) == (("/opt/steps/mount", "--quiet"), ("/opt/steps/unmount",))
+    assert (made.job_pre_post_exec, made.job_exec_dirs) == ("allow", ("/srv/steps",))
+    assert made.limits == Limits(runtime=86400, memory=128 << 30, cpu=200, tasks=500)
+    assert made.tasks == TaskRange(min=2, max=16)
+    assert str(made.resreq) == "select[mem_gb >= 32 && ssd] rusage[license_foam=1] span[hosts=1]"
+    assert made.leftovers == "kill"
+    assert config.host == Host(
+        attributes=(("mem_gb", 64), ("os", "linux"), ("ssd", True)), resources=(("license_foam", 2),)
+    )
+    assert config.application_for(config.sites["a"], "solve") == made
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("runtime: 60m", "runtime: 1h"),
+        ("runtime: 1d", "runtime: 86400s"),
+        ("memory: 2048M", "memory: 2G"),
+        ("memory: 1024G", "memory: 1T"),
+    ],
+)
+def test_the_same_limit_in_another_unit_is_the_same(load: Callable[..., Config], one: str, other: str) -> None:
+    profile = "applications: [{{name: b, limits: {{{}}}}}]"
+    assert load(SITES, profile.format(one)) == load(SITES, profile.format(other))
 
 
 @pytest.mark.parametrize(
@@ -105,10 +177,13 @@ def test_a_script_is_not_served_by_a_profile_that_the_site_may_not_use(load: Cal
     [
         ("default_aplication: base", "1:1: default_aplication: unknown field (did you mean default_application?)"),
         ("default_application: bas", "1:22: default_application: application bas is not defined (did you mean base?)"),
-        ("hosts: {}", "1:1: hosts: unknown field (known: default_application, applications)"),
+        ("hosts: {}", "1:1: hosts: unknown field (did you mean host?)"),
         ("applications: {base: {}}", f"1:15: applications: expected a list of entries, found a mapping {BEGIN}"),
         ("applications:", f"1:14: applications: expected a list of entries, found nothing {BEGIN}"),
-        ("[]", "1:1: expected a mapping of fields, found a list (known fields: default_application, applications)"),
+        (
+            "[]",
+            "1:1: expected a mapping of fields, found a list (known fields: default_application, host, applications)",
+        ),
         (
             "applications: [base]",
             "1:16: applications[0]: expected a mapping of fields, found the text 'base' (required fields: name)",
@@ -157,6 +232,123 @@ def test_a_mistake_is_answered_with_its_place_and_what_would_be_right(
     faults_of: Callable[..., list[str]], content: str, answer: str
 ) -> None:
     assert faults_of(SITES, content) == ["applications.yaml:" + answer]
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ("mode: container", "mode: containers are not supported yet (write direct or sandbox)"),
+        ("mode: jail", "mode: expected direct or sandbox, found the text 'jail'"),
+        ("launch_type: mpi", "launch_type: expected serial or openmpi or mpich, found the text 'mpi'"),
+        ("leftovers: keep", "leftovers: expected report or kill, found the text 'keep'"),
+        ("command: solve", "command: 'solve' is not an absolute path (write the whole path from / on)"),
+        (
+            "command: /opt/a b",
+            "command: 'a b' is not a script's file name (the file's name alone, without a directory)",
+        ),
+        ("command: /b, scripts: [a]", "command: a profile has scripts or a command, not both (make two profiles)"),
+        ("sandbox: {}", "sandbox: sandbox is for profiles of mode sandbox (write mode: sandbox)"),
+        (
+            "mode: sandbox, sandbox: {net: true}",
+            "sandbox.net: unknown field (did you mean network?)",
+        ),
+        ("mode: sandbox, sandbox: true", f"sandbox: expected a mapping of fields, found true {SANDBOX}"),
+        (
+            "mode: sandbox, sandbox: {inputs: [srv]}",
+            "sandbox.inputs[0]: 'srv' is not an absolute path (write the whole path from / on)",
+        ),
+        ("limits: {runtime: 24}", f"limits.runtime: expected a duration, found the number 24 {DURATION}"),
+        ("limits: {runtime: 24 h}", f"limits.runtime: expected a duration, found the text '24 h' {DURATION}"),
+        ("limits: {runtime: 0s}", "limits.runtime: the text '0s' is out of range (from 1s to 3650d)"),
+        ("limits: {runtime: 9999d}", "limits.runtime: the text '9999d' is out of range (from 1s to 3650d)"),
+        (
+            "limits: {memory: 1.5G}",
+            f"limits.memory: expected an amount of memory, found the text '1.5G' {MEMORY}",
+        ),
+        (
+            "limits: {cpu: 200}",
+            f"limits.cpu: expected per cent of a processor, found the number 200 {CPU}",
+        ),
+        ("limits: {tasks: 0}", "limits.tasks: the number 0 is out of range (from 1 to 4194304)"),
+        ("tasks: 4", "tasks: expected a mapping of fields, found the number 4 (known fields: min, max)"),
+        ("tasks: {max: 4}", "tasks: a serial job is one task (write launch_type: openmpi or mpich)"),
+        ("launch_type: mpich, tasks: {min: 4, max: 2}", "tasks.min: min (4) is above max (2)"),
+        (
+            "launch_type: mpich, tasks: {min: 4}, limits: {tasks: 3}",
+            f"limits.tasks: 3 processes are not enough for 4 tasks {EVERY}",
+        ),
+        ("job_env: [MY_LEVEL]", f"job_env[0]: a job may set MY_LEVEL anyway {JOB_ENV}"),
+        ("job_env: [PATH]", "job_env[0]: PATH is always set by the runner (a job cannot set it)"),
+        ("job_env: [RUNNER_X]", "job_env[0]: RUNNER_X is always set by the runner (a job cannot set it)"),
+        (
+            "job_env: [LD_PRELOAD, LD_PRELOAD]",
+            "job_env[1]: the text 'LD_PRELOAD' is listed twice (remove one of the two)",
+        ),
+        ("pre_exec: [mount]", "pre_exec[0]: 'mount' is not an absolute path (write the whole path from / on)"),
+        ("pre_exec: []", f"pre_exec: no program is named {STEP}"),
+        (
+            "post_exec: /opt/a",
+            f"post_exec: expected a list of a program's path and its arguments, found the text '/opt/a' {STEP}",
+        ),
+        (
+            "job_pre_post_exec: allow",
+            f"job_pre_post_exec: no directory is listed for it {DIRECTORIES}",
+        ),
+        ("job_exec_dirs: [/srv]", "job_exec_dirs: no job may use it (write job_pre_post_exec: allow)"),
+        ("resreq: 'select[a'", "resreq: character 9: expected ']', found the end " + FORM),
+        ("resreq: '{select[a]}'", f"resreq: character 1: {COMPOUND}"),
+    ],
+)
+def test_a_mistake_in_what_a_job_must_have_is_answered_with_what_would_be_right(
+    faults_of: Callable[..., list[str]], fields: str, answer: str
+) -> None:
+    (fault,) = faults_of(SITES, f"applications: [{{name: b, {fields}}}]")
+    position, found = fault.split(": applications[0].", 1)
+    assert found == answer
+    assert position.startswith("applications.yaml:1:")
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [
+        ("[]", "1:7: host: expected a mapping of fields, found a list (known fields: attributes, resources)"),
+        ("{attribute: {}}", "1:8: host.attribute: unknown field (did you mean attributes?)"),
+        (
+            "{attributes: {os: [a]}}",
+            "1:25: host.attributes.os: expected a text, a number, true or false, found a list",
+        ),
+        (
+            "{attributes: {os: 1e999}}",
+            "1:25: host.attributes.os: expected a text, a number, true or false, found the number inf",
+        ),
+        ("{attributes: {a-b: 1}}", f"1:21: host.attributes.a-b: 'a-b' is not a valid name {RESOURCE}"),
+        (
+            "{resources: {foam: 1.5}}",
+            f"1:26: host.resources.foam: expected a whole number, found the number 1.5 {WHOLE}",
+        ),
+        (
+            "{resources: [foam]}",
+            f"1:19: host.resources: expected a mapping of names to amounts, found a list {AMOUNTS}",
+        ),
+    ],
+)
+def test_a_mistake_about_the_host_is_answered(faults_of: Callable[..., list[str]], host: str, answer: str) -> None:
+    assert faults_of(SITES, f"host: {host}") == [f"applications.yaml:{answer}"]
+
+
+def test_all_mistakes_of_a_part_are_told_together(faults_of: Callable[..., list[str]]) -> None:
+    found = faults_of(SITES, "applications: [{name: b, limits: {cpu: 5, memory: 1G, time: 1}, tasks: {min: 0}}]")
+    assert [fault.split(": ")[1] for fault in found] == [
+        "applications[0].limits.cpu",
+        "applications[0].limits.time",
+        "applications[0].tasks.min",
+    ]
+
+
+def test_a_command_and_a_script_of_one_name_are_claimed_twice(faults_of: Callable[..., list[str]]) -> None:
+    profiles = "applications: [{name: c, command: /opt/Base.py}]"
+    (fault,) = faults_of(SITES_WITH_ALL, profiles)
+    assert fault.startswith("applications.yaml:1:35: applications[0].command: application base claims Base.py too, ")
 
 
 @pytest.mark.parametrize("script", ["a/b", "/a", "..", ".", "-c", "''", "a b", '"a\\nb"', "a" * 256])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from basestation_runner.config.load import ConfigErrors, Source, load_sources
-from basestation_runner.config.structure import MAX_COMPARED
+from basestation_runner.config.nested import MAX_COMPARED
 from tests.fuzz.bounds import bounded
 
 

@@ -93,3 +93,41 @@ def test_a_limit_that_cannot_be_set_is_told(leaf: Leaf, tmp_path: Path) -> None:
     (tmp_path / "job-ab/memory.high").mkdir()
     assert leaf.make(memory_high_mb=1, memory_max_mb=1)[1] == ["memory.high cannot be set: Is a directory"]
     assert (tmp_path / "job-ab/memory.max").read_text() == "1048576"
+
+
+def test_a_jobs_own_limits_have_the_kernels_units(tmp_path: Path) -> None:
+    leaf = Leaf(str(tmp_path))
+    assert leaf.limit({"memory": 1 << 30, "cpu": 150, "tasks": 7}) == []
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "memory.max": str(1 << 30),
+        "cpu.max": "150000 100000",
+        "pids.max": "7",
+    }
+
+
+def test_limits_that_cannot_be_set_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").mkdir()
+    assert Leaf(str(tmp_path)).limit({"memory": 1, "cpu": 1}) == ["cpu"]
+    assert Leaf(None).limit({"memory": 1, "tasks": 1}) == ["memory", "tasks"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("oom 1\noom_kill 0\n", False), ("oom 1\noom_kill 2\n", True), ("oom_kill\n", False), ("", False)],
+)
+def test_a_kill_for_want_of_memory_is_read_from_the_kernels_count(tmp_path: Path, text: str, *, expected: bool) -> None:
+    leaf = Leaf(str(tmp_path))
+    assert not leaf.ran_out_of_memory()
+    (tmp_path / "memory.events").write_text(text)
+    assert leaf.ran_out_of_memory() is expected
+    assert not Leaf(None).ran_out_of_memory()
+
+
+def test_what_is_in_it_is_known_and_can_be_killed(tmp_path: Path) -> None:
+    leaf = Leaf(str(tmp_path))
+    assert leaf.pids() == []
+    (tmp_path / "cgroup.procs").write_text("0\n12\n345\n")
+    assert leaf.pids() == [12, 345]  # 0 is a process of another pid namespace, and to kill(2) our own group
+    leaf.kill()
+    assert (tmp_path / "cgroup.kill").read_text() == "1"
+    Leaf(None).kill()

@@ -72,7 +72,7 @@ def with_default() -> Config:
 
 
 SITE: Final = config().sites["one"]
-TOLD: Final = ("site", "application", "home", "mission_dir", "log_file", "script", "args")
+TOLD: Final = ("site", "application", "home", "mission_dir", "log_file", "script", "args", "additions")
 
 
 def dispatch(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -89,6 +89,7 @@ def dispatch(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         "script": "Base.py",
         "args": ["--mission_dir", "/home/sg123/mission1", "--daemon", "--verbose"],
         "queue_length": 3,
+        "additions": {},
         **changes,
     }
 
@@ -203,7 +204,80 @@ def test_an_order_is_the_helpers_own_site_and_profile_and_the_requests_words() -
         appended_args=["--job_id", "c0ffee00-01", "--queue_length", "3"],
         env={},
         request={name: message[name] for name in TOLD},
+        limit_texts={},
     )
+
+
+def with_profile(profile: str) -> Config:
+    """Return a configuration whose profile for Base.py has these fields."""
+    applications = f"host: {{attributes: {{ssd: true}}}}\napplications: [{{name: base, scripts: [Base.py], {profile}}}]"
+    return load_sources(
+        Source("sites.yaml", SITES.format(groups="[one, data]").encode()), Source("apps.yaml", applications.encode())
+    )
+
+
+def ordered(profile: str = "timing_line: true", **additions: Any) -> Order:  # noqa: ANN401 - JSON
+    known = with_profile(profile)
+    return policy.order(known, dispatch(digest=known.digest("one"), additions=additions))
+
+
+def test_what_the_request_adds_is_worked_out_by_the_helper_itself() -> None:
+    order = ordered("env: {LEVEL: '3'}", env={"CASE": "7"}, groups=["one"])
+    assert order.env == {"CASE": "7", "LEVEL": "3"}
+    assert (order.groups, ordered().groups) == (("one",), None)
+    assert order.request is not None
+    assert order.request["additions"] == {"env": {"CASE": "7"}, "groups": ["one"]}
+
+
+def test_a_job_has_the_lower_of_its_own_and_its_profiles_limits() -> None:
+    order = ordered("limits: {runtime: 2h, memory: 4G}, leftovers: kill", limits={"runtime": "1h", "tasks": 9})
+    assert order.limits == {"memory": 4 << 30, "runtime": 3600, "tasks": 9}
+    assert order.limit_texts == {"memory": "4G", "runtime": "1h", "tasks": "9"}
+    assert (order.clears, ordered().clears, ordered().limits) == (True, False, {})
+
+
+@pytest.mark.parametrize("additions", [{"env": {"LD_PRELOAD": "/x"}}, {"env": {"LEVEL": "4"}}, {"groups": ["data"]}])
+def test_what_the_profile_does_not_allow_does_not_run_whatever_the_watcher_says(additions: dict[str, Any]) -> None:
+    with pytest.raises(NotNowError, match=r"env|groups"):
+        ordered("env: {LEVEL: '3'}", **additions)
+
+
+@pytest.mark.parametrize("additions", [{"mode": "direct"}, {"env": {"A": 5}}, {"env": {"RUNNER_SITE": "two"}}])
+def test_additions_that_no_request_can_have_are_refused(additions: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="its additions make no sense: "):
+        ordered(**additions)
+
+
+def test_a_job_waits_while_the_helper_cannot_do_what_it_must_have() -> None:
+    with pytest.raises(NotNowError, match="mode sandbox is not supported by this helper yet"):
+        ordered("mode: sandbox")
+    known = with_profile("mode: sandbox")
+    with pytest.raises(RefusedError, match="mode sandbox"):
+        policy.legacy_order(known, legacy(), "a")
+
+
+def test_a_job_waits_while_the_host_is_not_what_it_needs() -> None:
+    assert ordered("resreq: 'select[ssd]'", resreq="select[!tape]").script == "Base.py"
+    with pytest.raises(NotNowError, match=r"this host does not meet select\[tape\]"):
+        ordered("resreq: 'select[ssd]'", resreq="select[tape]")
+    with pytest.raises(NotNowError, match=r"this host does not meet select\[tape\]"):
+        ordered("resreq: 'select[ssd && tape]'")
+
+
+def test_a_job_waits_while_the_host_does_not_offer_what_it_needs() -> None:
+    with pytest.raises(NotNowError, match="it needs 2 foam, of which this host offers 0"):
+        ordered("resreq: 'rusage[foam=2]'")
+    with pytest.raises(NotNowError, match="it needs 1 tape, of which this host offers 0"):
+        ordered(resreq="rusage[tape=1]")
+
+
+def test_a_job_may_have_fewer_groups_than_its_site_with_the_same_effective_one() -> None:
+    with on(host()):
+        site = evolve(SITE, groups=("one", "data", "more"))
+        assert resolve(site, CALLER, ("one", "more")).groups == (2001, 2003)
+        assert resolve(SITE, CALLER, ("one", "data")).groups == (2001, 2002)
+        with pytest.raises(RefusedError, match="the first group that it names is not the primary one of account"):
+            resolve(SITE, CALLER, ("data", "one"))
 
 
 def test_the_program_is_the_sites_and_the_profile_strips_and_appends_arguments() -> None:
@@ -240,11 +314,15 @@ ORDERS: Final = st.builds(
     log_file=st.text(),
     jailed=st.booleans(),
     script=st.text(),
-    program=st.lists(st.text(), min_size=2, max_size=2),
+    program=st.lists(st.text(), min_size=1, max_size=2),
     own_args=st.lists(st.text()),
     appended_args=st.lists(st.text()),
     env=st.dictionaries(st.text(), st.text()),
     request=st.none() | st.dictionaries(st.text(), st.text() | st.lists(st.text())),
+    groups=st.none() | st.lists(st.integers() | st.text()),
+    limits=st.dictionaries(st.text(), st.integers()),
+    limit_texts=st.dictionaries(st.text(), st.text()),
+    clears=st.booleans(),
     cgroup=st.none() | st.text(),
 )
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SITES = ("alpha", "beta", "gamma")
-LIMITS = Limits(normal=3, interactive=2, per_site={"beta": 1}, interactive_per_site=1)
+LIMITS = Limits(normal=3, interactive=2, per_site={"beta": 1}, interactive_per_site=1, resources={"foam": 2, "tape": 1})
+USES = st.sampled_from([(), (), (("foam", 1),), (("foam", 2),), (("foam", 1), ("tape", 1)), (("none", 1),)])
 
 
 @define(eq=False)
@@ -57,6 +58,10 @@ class Rules(RuleBasedStateMachine):
         first = next((other for other in queue if other.was_chosen), queue[0])
         if first is not each:
             return False
+        for name, amount in each.job.uses:
+            used = sum(dict(other.job.uses).get(name, 0) for other in self.known if other.is_running)
+            if used + amount > LIMITS.resources.get(name, 0):
+                return False
         if each.job.interactive:
             site_limit: int | None = LIMITS.interactive_per_site
             host_limit = LIMITS.interactive
@@ -75,17 +80,32 @@ class Rules(RuleBasedStateMachine):
         queue=st.integers(0, 3),
         interactive=st.booleans(),
         held=st.sampled_from([None, None, None, "application x is not defined"]),
+        uses=USES,
     )
-    def add(self, site: str, queue: int, interactive: bool, held: str | None) -> None:  # noqa: FBT001 - drawn
+    def add(
+        self,
+        site: str,
+        queue: int,
+        interactive: bool,  # noqa: FBT001 - drawn
+        held: str | None,
+        uses: tuple[tuple[str, int], ...],
+    ) -> None:
         self.seq += 1
-        job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, held=held)
+        job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, held=held, uses=uses)
         self.dispatcher.add(job)
         self.known.append(Known(job))
 
-    @rule(site=st.sampled_from(SITES), queue=st.integers(0, 3), interactive=st.booleans())
-    def recover_a_running_one(self, site: str, queue: int, interactive: bool) -> None:  # noqa: FBT001 - drawn
+    @rule(site=st.sampled_from(SITES), queue=st.integers(0, 3), interactive=st.booleans(), uses=USES)
+    def recover_a_running_one(
+        self,
+        site: str,
+        queue: int,
+        interactive: bool,  # noqa: FBT001 - drawn
+        uses: tuple[tuple[str, int], ...],
+    ) -> None:
         self.seq += 1
-        job = Job(self.seq, str(self.seq), site, "app", "script", (site, str(queue)), interactive, state=State.RUNNING)
+        key = (site, str(queue))
+        job = Job(self.seq, str(self.seq), site, "app", "script", key, interactive, state=State.RUNNING, uses=uses)
         self.dispatcher.add(job)
         self.known.append(Known(job, was_chosen=True, is_running=True))
 
@@ -259,3 +279,21 @@ def test_the_cost_of_a_job_does_not_grow_with_the_number_of_jobs(queues: bool) -
 
     few, many = min(seconds_a_job(2_000) for _ in range(3)), seconds_a_job(60_000)
     assert many < 8 * few
+
+
+def test_a_job_waits_for_the_hosts_resources_and_says_for_which() -> None:
+    dispatcher = Dispatcher(Limits(normal=9, interactive=8, per_site={}, resources={"foam": 2}))
+    one, two, three, never = (
+        Job(seq, str(seq), "alpha", "app", "script", ("alpha", str(seq)), interactive=False, uses=(("foam", amount),))
+        for seq, amount in enumerate((1, 1, 2, 3))
+    )
+    for job in (one, two, three, never):
+        dispatcher.add(job)
+    assert chosen(dispatcher) == ["0", "1"]
+    assert dispatcher.reason(three) == "it needs 2 foam, of which 2 of 2 are in use"
+    assert dispatcher.reason(never) == "it needs 3 foam, of which this host offers 2"
+    dispatcher.remove(one)
+    assert chosen(dispatcher) == []
+    assert dispatcher.reason(three) == "it needs 2 foam, of which 1 of 2 are in use"
+    dispatcher.remove(two)
+    assert chosen(dispatcher) == ["2"]

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from basestation_runner import nss, syscalls
 from basestation_runner.config.model import Application, Site
+from basestation_runner.runfile import Request, RequestError
 from basestation_runner.watch import inbox, setaside
 from basestation_runner.watch.inbox import Acknowledged, Inbox, Left, Rejected, Taken
 from basestation_runner.watch.ledger import Intake
@@ -41,8 +42,10 @@ def get_on(_doing: str) -> None:
     pass
 
 
-def choose(script: str) -> Application | None:
-    return BASE if script == "Base.py" else None
+def choose(request: Request) -> Application:
+    if request.script != "Base.py":
+        raise RequestError(f"no application that this site may use runs {request.script}")
+    return BASE
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +71,34 @@ def test_what_was_committed_is_there_again(directory: Path) -> None:
     assert not ledger.was_active("beta")
     sent = ledger.dispatch(seq)
     assert (sent.args, sent.log_file) == (["--a", "b c"], "/home/sg123/m/log")
+    ledger.close()
+
+
+def test_what_a_request_adds_is_kept_with_its_job(directory: Path) -> None:
+    ledger = Ledger(directory)
+    additions = {"env": {"CASE": "\u00e4\n"}, "groups": ["a", 5]}
+    job, intake = new("a")
+    seqs = [ledger.accept(evolve(job, additions=additions), intake, now=1.0), ledger.accept(*new("b"), now=1.0)]
+    ledger.commit()
+    ledger.close()
+    ledger = Ledger(directory)
+    assert [known.additions for known in ledger.unfinished()] == [additions, {}]
+    assert [ledger.dispatch(seq).additions for seq in seqs] == [additions, {}]
+    assert ledger.recovery is None
+    ledger.close()
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", "null", ""])
+def test_additions_that_make_no_sense_are_damage(directory: Path, broken: str) -> None:
+    ledger = Ledger(directory)
+    ledger.accept(*new("a"), now=1.0)
+    ledger.commit()
+    ledger.close()
+    with closing(sqlite3.connect(directory / "ledger.db")) as database, database:
+        database.execute("UPDATE jobs SET additions = ?", (broken,))
+    ledger = Ledger(directory)
+    assert ledger.recovery is not None
+    assert list(ledger.unfinished()) == []
     ledger.close()
 
 
@@ -161,6 +191,19 @@ def test_a_ledger_of_an_older_version_is_brought_up_to_date_and_keeps_its_jobs(d
     database = sqlite3.connect(directory / "ledger.db")
     assert database.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
     database.close()
+
+
+def test_a_damaged_ledger_of_an_older_version_is_read_as_what_it_is(directory: Path) -> None:
+    with closing(sqlite3.connect(directory / "ledger.db")) as database:
+        database.executescript((Path(__file__).parent / "ledger-version-1.sql").read_text())
+        database.execute("UPDATE jobs SET args = '[' WHERE id = 'b'")
+        database.commit()
+    (directory / "watch.lock").write_text("1\n")
+    ledger = Ledger(directory)
+    assert ledger.recovery is not None
+    assert [(known.job_id, known.additions) for known in ledger.unfinished()] == [("c", {})]
+    assert (ledger.state("a"), ledger.state("b")) == (State.SUCCEEDED, State.LOST)
+    ledger.close()
 
 
 def test_a_migration_that_is_interrupted_leaves_the_older_version(

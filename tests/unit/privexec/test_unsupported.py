@@ -1,0 +1,87 @@
+"""Whatever a job must have and this helper cannot give keeps it from running, with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from basestation_runner.config.additions import NOTHING, of_data
+from basestation_runner.config.effective import effective
+from basestation_runner.config.model import Application, Site
+from basestation_runner.config.parts import Limits
+from basestation_runner.config.resreq import parse
+from basestation_runner.privexec.unsupported import reason
+
+SITE = Site(name="one", watch_dir="/srv/one", runner_user="a", memory_max_mb=100)
+PLAIN = Application(name="plain", scripts=("a",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"mode": "sandbox"}, "mode sandbox"),
+        ({"launch_type": "openmpi"}, "launch_type openmpi"),
+        ({"launch_type": "mpich"}, "launch_type mpich"),
+        ({"pre_exec": ("/a",)}, "pre_exec"),
+        ({"post_exec": ("/a",)}, "post_exec"),
+    ],
+)
+def test_a_profile_with_what_this_helper_cannot_do_is_told_by_name(changes: dict[str, Any], what: str) -> None:
+    application = evolve(PLAIN, **changes)
+    values = effective(SITE, application, NOTHING)
+    assert reason(values) == f"{what} is not supported by this helper yet"
+
+
+@pytest.mark.parametrize(
+    ("additions", "what"),
+    [
+        ({"pre_exec": ["/steps/a"]}, "pre_exec"),
+        ({"post_exec": ["/steps/a"]}, "post_exec"),
+    ],
+)
+def test_so_is_what_only_the_job_wants(additions: dict[str, Any], what: str) -> None:
+    application = evolve(PLAIN, job_pre_post_exec="allow", job_exec_dirs=("/steps",))
+    values = effective(SITE, application, of_data(additions))
+    assert reason(values) == f"{what} is not supported by this helper yet"
+
+
+def test_what_this_helper_does_is_no_reason() -> None:
+    application = evolve(
+        PLAIN,
+        env=(("A", "b"),),
+        limits=Limits(runtime=1, memory=1 << 20),
+        resreq=parse("select[a] rusage[foam=1] span[hosts=1]"),
+        priority="interactive",
+    )
+    values = effective(SITE, application, of_data({"env": {"B": "c"}, "groups": ["one"], "tasks": 1}))
+    assert reason(values) is None
+
+
+def test_every_field_of_a_profile_is_one_that_has_been_thought_of() -> None:
+    """A field that is new here is either done by the helper, or told of by `reason`."""
+    done = {
+        "name",
+        "description",
+        "scripts",
+        "env",
+        "job_env",
+        "append_args",
+        "strip_args",
+        "timing_line",
+        "visualiser",
+    }
+    decided = {
+        "resreq",
+        "command",
+        "leftovers",
+        "limits",
+        "job_pre_post_exec",
+        "job_exec_dirs",
+        "tasks",
+        "sandbox",
+        "priority",
+    }
+    told = {"mode", "launch_type", "pre_exec", "post_exec"}
+    assert {field.name for field in Application.__attrs_attrs__} == done | decided | told
