@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
-from basestation_runner import processes, proctitle, protocol
+from basestation_runner import execgroups, processes, proctitle, protocol
 from basestation_runner.errors import printable
 from basestation_runner.privexec import accounts, ending, job, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
@@ -22,7 +22,7 @@ from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, Ending
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf, limits_warning
-from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
 
 LOOKUP_SECONDS: Final = 30
 """How long the name service may take before the job is put back and tried later."""
@@ -40,6 +40,24 @@ PASSED_WITH_ORDER: Final = 2
 
 _TITLE: Final = "runner-keeper"
 """What ps shows of a keeper; of one that has a job with the site's name after it."""
+
+_SAMPLE: Final = Order(
+    job_id="0",
+    site=OrderedSite("", "", None, (), None, None, None),
+    application="",
+    timing_line=False,
+    home="/",
+    mission_dir="/",
+    log_file="/",
+    jailed=False,
+    script="",
+    program=("", ""),
+    own_args=(),
+    appended_args=(),
+    env={},
+    request=None,
+).to_bytes()
+"""An order as any other, for `_rehearse`."""
 
 _MOST_NUMBER: Final = 8
 
@@ -110,6 +128,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
         _settle_in(link, post)
         proctitle.set_title(_TITLE)
         spare = _fork_child(link, post)
+        _rehearse()
         while True:
             _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
             if not descriptors:
@@ -124,6 +143,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
             os.close(report)
             proctitle.set_title(_TITLE)
             spare = _fork_child(link, post)
+            _rehearse()
             link.send(DONE)
     finally:
         os._exit(0)  # a forked process must never return into the fork server's loop
@@ -174,6 +194,14 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     kept = sorted({2, link.fileno(), *post.claims.descriptors})
     for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(below + 1, above)
+
+
+def _rehearse() -> None:
+    """Go through some of what each job needs: a page costs time when it is first written after a fork, as now."""
+    order = Order.from_bytes(_SAMPLE)
+    execgroups.decide((0,), {0})
+    json.dumps(_mark(order, os.getpid()))
+    proctitle.set_title(_TITLE)
 
 
 def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Identity:
@@ -291,7 +319,16 @@ def _claim(order: Order, post: Post, child: Child) -> None:
 
     Raises _ClaimedError when it has been started before, or NotNowError.
     """
-    mark = {
+    try:
+        is_claimed = post.claims.claim(order.job_id, _mark(order, child.pid))
+    except OSError as error:
+        raise NotNowError(f"the claim cannot be written: {error.strerror}") from error
+    if not is_claimed:
+        raise _ClaimedError
+
+
+def _mark(order: Order, child: int) -> dict[str, object]:
+    return {
         "job_id": order.job_id,
         "site": order.site.name,
         "application": order.application,
@@ -300,14 +337,8 @@ def _claim(order: Order, post: Post, child: Child) -> None:
         "claimed_at": time.time(),
         "boot_id": processes.boot_id(),
         "keeper": processes.identify(os.getpid()),
-        "child": processes.identify(child.pid),
+        "child": processes.identify(child),
     }
-    try:
-        is_claimed = post.claims.claim(order.job_id, mark)
-    except OSError as error:
-        raise NotNowError(f"the claim cannot be written: {error.strerror}") from error
-    if not is_claimed:
-        raise _ClaimedError
 
 
 def _await_exec(child: Child) -> None:
