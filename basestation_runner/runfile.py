@@ -83,7 +83,7 @@ def written(request: Request) -> bytes:
 
 def glider(home: str) -> str:
     """Given a HOME, return the glider's number, three digits; 000 if it does not tell one."""
-    found = GLIDER_PATTERN.fullmatch(PurePosixPath(home).name)
+    found = GLIDER_PATTERN.fullmatch(home.rstrip("/").rpartition("/")[2])
     return found[1].zfill(3) if found else "000"
 
 

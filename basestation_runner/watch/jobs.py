@@ -514,7 +514,7 @@ class Jobs:
     def _notify(self, action: Literal["queued", "start", "complete"], job: Job, returncode: int | None = None) -> None:
         """Tell the visualiser, after the commit, if the job's application wants that."""
         application, site = self._config.applications.get(job.application), self._config.sites.get(job.site)
-        if application is not None and application.visualiser and site is not None:
+        if application is not None and application.visualiser and site is not None and self._visualiser.is_heard:
             self._ledger.after(partial(self._send_notice, action, job, site, returncode))
 
     def _send_notice(

@@ -58,6 +58,11 @@ class Visualiser:
         self._waiting: Final[queue.Queue[_Notice | None]] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether a notice may reach anybody: somebody listens, or it is time to look for listeners."""
+        return self._audience.may_listen
+
     def notify(  # noqa: PLR0913 - what a notice says
         self,
         action: Literal["queued", "start", "complete"],
@@ -127,7 +132,7 @@ class _Notice:
 
 
 class _Audience:
-    """Those who listen at present. Used by the thread only, but for `is_hopeless`."""
+    """Those who listen at present. Used by the thread only, but for `is_hopeless` and `may_listen`."""
 
     def __init__(self, directory: Path, pattern: str) -> None:
         self.is_hopeless = False
@@ -137,6 +142,11 @@ class _Audience:
         self._known: dict[Identity, Link] = {}
         self._next_search = 0.0
         self._has_said_none = False
+
+    @property
+    def may_listen(self) -> bool:
+        """Whether there are listeners, or it is time to look for some."""
+        return not self.is_hopeless and (bool(self._known) or time.monotonic() >= self._next_search)
 
     def send(self, notice: _Notice) -> None:
         """Send a notice to each listener that takes it at once."""
