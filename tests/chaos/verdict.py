@@ -51,7 +51,7 @@ def _of_request(request: Request, jobs: list[Job], harm: Harm) -> Iterator[str]:
         if not job.reason:
             yield "it is lost without a reason"
         return
-    if not runs:
+    if not runs and job.job_id not in harm.killed:  # which it may have been before its first act
         yield f"it is {job.state} and never ran"
     wanted = ("succeeded" if request.exit_code == 0 else "failed", request.exit_code, None)
     got = (job.state, job.exit_code, job.signal)
