@@ -13,10 +13,16 @@ FUZZ_SECONDS ?= 60
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
 STAMP := $(VENV)/.installed
-LOCKS := requirements/build.lock requirements/dev.lock requirements/runtime.lock
+LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock requirements/runtime.lock
 CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
+# The same for compiling the program.
+BINARY_APT_PACKAGES := ccache patchelf
+BINARY_VENV := build/binary/venv
+BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
+BINARY_STAMP := $(BINARY_VENV)/.installed
+BINARY := dist/basestation-runner
 
 .PHONY: help
 help: ## list the targets
@@ -67,6 +73,18 @@ chaos: setup ## as root, kill everything at random moments and see that nothing 
 .PHONY: bench
 bench: setup ## as root, measure how fast and how small the program is (for instance ARGS=--quick)
 	$(BIN)/python -m bench $(ARGS)
+
+$(BINARY_STAMP): requirements/build.lock requirements/binary.lock requirements/runtime.lock | system-packages
+	[[ -x $(BINARY_VENV)/bin/python ]] || $(PYTHON) -m venv $(BINARY_VENV)
+	$(BINARY_PIP) install --require-hashes -r requirements/build.lock
+	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/runtime.lock
+	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/binary.lock
+	@touch $@
+
+.PHONY: binary
+binary: APT_PACKAGES += $(BINARY_APT_PACKAGES)
+binary: system-packages $(BINARY_STAMP) ## compile the program to dist/basestation-runner, which needs no Python
+	packaging/nuitka/build $(BINARY)
 
 .PHONY: lint
 lint: setup ## check format, style and types
