@@ -17,12 +17,11 @@ LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock 
 CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
-# The same for compiling the program.
-BINARY_APT_PACKAGES := ccache patchelf
 BINARY_VENV := build/binary/venv
 BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
 BINARY := dist/basestation-runner
+DEB := dist/basestation-runner.deb
 
 .PHONY: help
 help: ## list the targets
@@ -81,10 +80,25 @@ $(BINARY_STAMP): requirements/build.lock requirements/binary.lock requirements/r
 	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/binary.lock
 	@touch $@
 
-.PHONY: binary
-binary: APT_PACKAGES += $(BINARY_APT_PACKAGES)
-binary: system-packages $(BINARY_STAMP) ## compile the program to dist/basestation-runner, which needs no Python
+$(BINARY)/runner: $(BINARY_STAMP) packaging/nuitka/build $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml')
 	packaging/nuitka/build $(BINARY)
+
+.PHONY: binary
+binary: system-packages $(BINARY)/runner ## compile the program to dist/basestation-runner, which needs no Python
+
+$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md
+	packaging/deb/build $(BINARY) $(DEB)
+
+.PHONY: deb
+deb: system-packages $(DEB) ## make a Debian package of the compiled program: dist/basestation-runner.deb
+
+.PHONY: vm-test
+vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, install the package and test it (ARGS for pytest)
+	RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
+
+binary deb vm-test: APT_PACKAGES += ccache patchelf
+deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
+vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
 
 .PHONY: lint
 lint: setup ## check format, style and types
