@@ -94,7 +94,7 @@ deb: system-packages $(DEB) ## make a Debian package of the compiled program: di
 
 .PHONY: vm-test
 vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, install the package and test it (ARGS for pytest)
-	RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
+	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
 
 binary deb vm-test: APT_PACKAGES += ccache patchelf
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils

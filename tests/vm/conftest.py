@@ -21,7 +21,7 @@ collect_ignore_glob = [] if "RUNNER_DEB" in os.environ else ["test_*.py"]
 
 
 @pytest.fixture(scope="session", params=SUITES)
-def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+def host(request: pytest.FixtureRequest, privileged: None) -> Iterator[Host]:  # noqa: ARG001 - only for what it decides
     """One machine for all tests; each leaves both units running."""
     with Host(request.param, Path(os.environ["RUNNER_DEB"])) as host:
         yield host
