@@ -137,9 +137,8 @@ class Host:
 
     def end(self, job: Job) -> dict[str, Any]:
         """Wait until the watcher has told how the job ended, and return its words."""
-        words = f'{WATCHER_LOG} {job.job_id} \'"level":"\' \'"event":"job \' exit_code'
-        self.wait(f"event {words} >/dev/null")
-        told = json.loads(self.check(f"event {words}"))
+        found = f"event {WATCHER_LOG} {job.job_id} '\"job ended\"'"
+        told = json.loads(self.check(f"wait_for {shlex.quote(f'{found} >/dev/null')} && {found}"))
         assert isinstance(told, dict)
         return told
 

@@ -87,11 +87,14 @@ def test_the_sites_limits_are_in_their_cgroups(host: Host) -> None:
     site = f"{JOBS}/site-alpha"
     files = (f"{site}/cpu.max", f"{site}/cpu.weight", f"{site}/pids.max")
     assert host.read(*files) == ["20000 100000", "50", "40"]
-    assert host.read(f"{job.leaf}/memory.high", f"{job.leaf}/memory.max") == [str(56 << 20), str(64 << 20)]
+    assert host.read(f"{job.leaf}/memory.high", f"{job.leaf}/memory.max") == ["max", str(64 << 20)]
     assert str(job.pid) in host.check(f"cat {job.leaf}/cgroup.procs").split()
-    host.finish(job, 0)
-    host.end(job)
-    host.wait(f"[[ ! -e {job.leaf} ]]")
+    other = host.start("beta", "wait")
+    assert host.read(f"{other.leaf}/memory.high", f"{other.leaf}/memory.max") == [str(200 << 20), "max"]
+    for ended in (job, other):
+        host.finish(ended, 0)
+        host.end(ended)
+        host.wait(f"[[ ! -e {ended.leaf} ]]")
 
 
 def test_a_sites_processor_quota_throttles_its_jobs(host: Host) -> None:

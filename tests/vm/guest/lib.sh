@@ -2,12 +2,14 @@
 
 # wait_for COMMAND: evaluate it until it succeeds, for a minute.
 wait_for() {
-  for ((tries = 0; tries < 600; tries++)); do
-    if eval "$1"; then return; fi
-    sleep 0.1
+  local end=$((SECONDS + 60))
+  until eval "$1"; do
+    if ((SECONDS >= end)); then
+      echo "waited in vain for: $1" >&2
+      return 1
+    fi
+    sleep 0.05
   done
-  echo "waited in vain for: $1" >&2
-  return 1
 }
 
 # main_pid UNIT

@@ -1,4 +1,4 @@
-# Installs the package, and makes two sites: alpha with limits, and beta, whose rundir is in /home, without.
+# Installs the package, and makes two sites: alpha with tight limits, and beta, whose rundir is in /home.
 set -eu
 dpkg -i /in/package.deb
 systemctl is-enabled baserunner-exec baserunner-watch >/root/enabled || true
@@ -26,9 +26,9 @@ alpha:
   groups: [alpha, extra]
   python_version: /bin/bash
   basestation_dir: /opt/scripts
+  applications: [base]
   cpu_quota_pct: 20
   cpu_weight: 50
-  memory_high_mb: 56
   memory_max_mb: 64
   tasks_max: 40
 beta:
@@ -37,8 +37,10 @@ beta:
   jailed: false
   runner_user: runner-beta
   groups: [beta]
+  memory_high_mb: 200
   python_version: /bin/bash
   basestation_dir: /opt/scripts
+  applications: [base]
 EOF
 # The watcher's log as JSON, for the tests to read.
 mkdir -p /etc/systemd/system/baserunner-watch.service.d
