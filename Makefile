@@ -13,10 +13,15 @@ FUZZ_SECONDS ?= 60
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
 STAMP := $(VENV)/.installed
-LOCKS := requirements/build.lock requirements/dev.lock requirements/runtime.lock
+LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock requirements/runtime.lock
 CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
+BINARY_VENV := build/binary/venv
+BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
+BINARY_STAMP := $(BINARY_VENV)/.installed
+BINARY := dist/basestation-runner
+DEB := dist/basestation-runner.deb
 
 .PHONY: help
 help: ## list the targets
@@ -67,6 +72,33 @@ chaos: setup ## as root, kill everything at random moments and see that nothing 
 .PHONY: bench
 bench: setup ## as root, measure how fast and how small the program is (for instance ARGS=--quick)
 	$(BIN)/python -m bench $(ARGS)
+
+$(BINARY_STAMP): requirements/build.lock requirements/binary.lock requirements/runtime.lock | system-packages
+	[[ -x $(BINARY_VENV)/bin/python ]] || $(PYTHON) -m venv $(BINARY_VENV)
+	$(BINARY_PIP) install --require-hashes -r requirements/build.lock
+	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/runtime.lock
+	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/binary.lock
+	@touch $@
+
+$(BINARY)/runner: $(BINARY_STAMP) packaging/nuitka/build $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml')
+	packaging/nuitka/build $(BINARY)
+
+.PHONY: binary
+binary: system-packages $(BINARY)/runner ## compile the program to dist/basestation-runner, which needs no Python
+
+$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md
+	packaging/deb/build $(BINARY) $(DEB)
+
+.PHONY: deb
+deb: system-packages $(DEB) ## make a Debian package of the compiled program: dist/basestation-runner.deb
+
+.PHONY: vm-test
+vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, install the package and test it (ARGS for pytest)
+	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
+
+binary deb vm-test: APT_PACKAGES += ccache patchelf
+deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
+vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
 
 .PHONY: lint
 lint: setup ## check format, style and types

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from basestation_runner import __version__, errors
+from basestation_runner import errors, program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # name -> (where its click command is, one line for --help)
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "watch": ("basestation_runner.commands.watch:watch", "Take requests from the sites' rundirs and run them in turn."),
     "privexec": ("basestation_runner.commands.privexec:privexec", "Start each job as its site's account (the helper)."),
     "status": ("basestation_runner.commands.status:status", "Show sites, queues, running jobs and failures."),
@@ -39,8 +39,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "basestation_runner.commands.applications:applications",
         "List the application profiles that a site may use.",
     ),
-    "demo": ("basestation_runner.commands.demo:demo", "Run a throw-away runner with sites, requests and jobs."),
 }
+if not program.COMPILED:  # it copies the program's source, and runs that with the host's Python
+    COMMANDS["demo"] = (
+        "basestation_runner.commands.demo:demo",
+        "Run a throw-away runner with sites, requests and jobs.",
+    )
 
 # Third-party modules that only some commands need -> the extra of this package that brings them.
 EXTRAS: Final[Mapping[str, str]] = {
@@ -90,7 +94,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT_SETTINGS)
-@click.version_option(__version__, prog_name="runner", message="%(prog)s %(version)s")
+@click.version_option(program.version(), prog_name="runner", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Log more, and show tracebacks.")
 @click.pass_obj
 def runner(invocation: Invocation, *, debug: bool) -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 from typing import Final
 
+from basestation_runner import program
 from basestation_runner.errors import RunnerError
 
 _MOST_LINKS: Final = 40  # as path_resolution(7)
@@ -90,7 +91,8 @@ def read_config(path: str, *, privileged: bool) -> bytes:
 
 
 def check_program() -> None:
-    """Check the interpreter, every library mapped into this process, every loaded module and the import path.
+    """Check the executable, every library mapped into this process, every loaded module and the import path; of a
+    compiled program the whole folder that it lies in.
 
     Raises RunnerError: with capabilities the helper must not run code that its own account, or anyone, could change.
     """
@@ -105,7 +107,10 @@ def _absolute(path: str) -> str:
 
 
 def _program_files() -> set[str]:
-    files = {_absolute(sys.executable)}
+    files = {_absolute(program.EXECUTABLE)}
+    if program.COMPILED:  # what has not been loaded yet may be at any time
+        for folder, folders, names in os.walk(os.path.dirname(program.EXECUTABLE)):
+            files.update(os.path.join(folder, name) for name in (*folders, *names))
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             _, separator, path = line.rstrip("\n").partition(" /")

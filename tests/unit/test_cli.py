@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -92,7 +93,7 @@ def options_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, objec
 
 @pytest.mark.parametrize("program", SAME_PROGRAM.values(), ids=SAME_PROGRAM.keys())
 def test_every_way_to_start_it_is_the_same_program(program: list[str]) -> None:
-    assert run(program, "--version").stdout == f"runner {__version__}\n"
+    assert run(program, "--version").stdout == f"runner {__version__} (Python {platform.python_version()})\n"
     assert run(program, "--help").stdout == run(SAME_PROGRAM["the console script"], "--help").stdout
     assert run(program, "no-such-command").returncode == 2
 

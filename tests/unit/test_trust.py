@@ -338,7 +338,7 @@ sys.path.insert(0, sys.argv[1])
 import basestation_runner.privexec
 from basestation_runner.errors import RunnerError
 from basestation_runner import trust
-exec(sys.argv[2], {"place": sys.argv[1]})
+exec(sys.argv[2], {"place": sys.argv[1], "trust": trust})
 try:
     trust.check_program()
 except RunnerError as error:
@@ -351,7 +351,7 @@ def program(privileged: None, tmp_path: Path) -> Path:  # noqa: ARG001 - only fo
     """A directory with a copy of the package that belongs to root."""
     place = tmp_path / "lib"
     package = Path(basestation_runner.__file__).parent
-    names = ("__init__.py", "errors.py", "trust.py", "privexec/__init__.py")
+    names = ("__init__.py", "errors.py", "program.py", "trust.py", "privexec/__init__.py")
     for name in names:
         target = place / "basestation_runner" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -405,7 +405,7 @@ def test_a_compiled_module_that_others_can_change_counts(program: Path) -> None:
         pytest.param("import sys; sys.path.append(place + '/extra')", id="import path"),
         pytest.param("import os, sys; os.chdir(place + '/extra'); sys.path.append('')", id="working directory"),
         pytest.param("import os, sys; os.chdir(place); sys.path.append('extra')", id="relative import path"),
-        pytest.param("import sys; sys.executable = place + '/extra/file'", id="interpreter"),
+        pytest.param("trust.program.EXECUTABLE = place + '/extra/file'", id="executable"),
         pytest.param(
             "import mmap; file = open(place + '/extra/file', 'rb');"
             "import builtins; builtins.kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)",
@@ -417,6 +417,16 @@ def test_whatever_else_code_can_come_from_counts(program: Path, more: str) -> No
     assert not found_in(program, more)
     (program / "extra").chmod(0o777)
     assert found_in(program, more) == str(program / "extra")
+
+
+@pytest.mark.parametrize("name", ["extra/not-loaded-yet.so", "extra/folder"])
+def test_of_a_compiled_program_the_whole_folder_counts(program: Path, name: str) -> None:
+    (program / "extra" / "not-loaded-yet.so").touch(mode=0o644)
+    (program / "extra" / "folder").mkdir()
+    more = "trust.program.COMPILED = True; trust.program.EXECUTABLE = place + '/extra/file'"
+    assert not found_in(program, more)
+    give_away(program / name)
+    assert found_in(program, more) == str(program / name)
 
 
 def test_mapped_memory_whose_file_is_gone_is_nothing_that_others_can_change(program: Path, sticky: Path) -> None:

@@ -1,0 +1,116 @@
+"""What the package brings, and what is left of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.vm.host import HELPER, HELPER_LOG, WATCHER
+
+if TYPE_CHECKING:
+    from tests.vm.host import Host
+
+FOLDER = "/usr/lib/basestation-runner"
+
+
+def test_the_host_has_no_python(host: Host) -> None:
+    assert host.run("type python3 || type python || ls -d /usr/lib/python3*").status != 0
+
+
+def test_installing_enables_and_starts_nothing(host: Host) -> None:
+    assert set(host.check("cat /root/enabled").split()) == {"disabled"}
+    assert set(host.check("cat /root/active").split()) == {"inactive"}
+
+
+def test_the_version_says_what_the_program_was_made_of(host: Host) -> None:
+    pattern = r"runner \S+ \(commit [0-9a-f]{12}(-dirty)?, Python 3\.\d+\.\d+, Nuitka \d+\.\d+\.\d+\)"
+    assert re.fullmatch(pattern, host.check("runner --version"))
+
+
+def test_systemd_finds_no_fault_in_the_units(host: Host) -> None:
+    done = host.run(
+        f"cd /usr/lib/systemd/system && systemd-analyze verify --man=no {HELPER}.service {WATCHER}.service *.slice"
+    )
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "baserunner" in line]
+    assert (done.status, ours) == (0, []), done
+
+
+def test_both_units_are_active_at_the_first_start_and_nothing_has_failed(host: Host) -> None:
+    for unit in (HELPER, WATCHER):
+        host.wait_active(unit)
+    assert host.check("systemctl --failed --no-legend --plain") == ""
+    assert "starting" not in host.check(
+        f"journalctl -b -u {HELPER} -u {WATCHER} -o cat --grep 'main process exited' || :"
+    )
+
+
+@pytest.mark.parametrize("unit", [HELPER, WATCHER])
+def test_a_daemon_is_one_process_of_the_installed_file_that_tells_systemd_itself(host: Host, unit: str) -> None:
+    pid = host.main_pid(unit)
+    assert host.check(f"readlink /proc/{pid}/exe") == f"{FOLDER}/runner"
+    assert host.check(f"stat -c %u /proc/{pid}") != "0"
+    # systemd takes READY from this process alone.
+    shown = host.check(f"systemctl show -p Type,NotifyAccess,WatchdogUSec {unit}").splitlines()
+    assert sorted(shown) == ["NotifyAccess=main", "Type=notify", "WatchdogUSec=30s"]
+    assert "sites" in host.check(f"systemctl show -P StatusText {unit}")
+
+
+def test_the_configuration_is_found_good_by_the_installed_program(host: Host) -> None:
+    done = host.run("runner validate-config --host")
+    assert done.status == 0, done
+
+
+def test_a_helper_whose_files_its_account_could_change_does_not_start_and_recovers(host: Host) -> None:
+    before = host.main_pid(HELPER)
+    library = host.check(f"ls {FOLDER}/*.so* | head -n 1")
+    host.check(f"chown {HELPER} {library}; systemctl --no-block restart {HELPER}")
+    host.wait(f"journalctl -b -u {HELPER} -o cat | grep -qF '{library}: the helper uses it, but it belongs to uid'")
+    host.check(f"chown root:root {library}")
+    host.wait_active(HELPER, before)
+
+
+@pytest.mark.parametrize("unit", [HELPER, WATCHER])
+def test_a_reload_keeps_the_process(host: Host, unit: str) -> None:
+    before = host.main_pid(unit)
+    host.check(f"systemctl reload {unit}")
+    host.wait_active(unit)
+    assert host.main_pid(unit) == before
+
+
+def test_an_upgrade_restarts_both_daemons_and_no_job_notices(host: Host) -> None:
+    job = host.start("alpha", "wait")
+    before = {unit: host.main_pid(unit) for unit in (HELPER, WATCHER)}
+    host.check("""
+        dpkg-deb -R /in/package.deb /root/newer
+        sed -i 's/^Version: .*/&+1/' /root/newer/DEBIAN/control
+        dpkg-deb --root-owner-group -Zgzip -z1 --build /root/newer /root/newer.deb && dpkg -i /root/newer.deb
+    """)
+    assert host.check("dpkg-query -W -f '${Version}' basestation-runner").endswith("+1")
+    for unit, pid in before.items():
+        host.wait_active(unit, pid)
+    assert host.is_alive(job.pid)
+    host.finish(job, 6)
+    assert host.end(job)["exit_code"] == 6
+
+
+def test_removed_and_purged_nothing_is_left_but_the_configuration_and_the_accounts(host: Host) -> None:
+    job = host.start("beta", "wait")
+    host.check("dpkg -r basestation-runner")
+    assert host.run("ls /usr/bin/runner /usr/lib/basestation-runner /usr/lib/systemd/system/baserunner*").stdout == ""
+    assert host.check(f"systemctl is-active {HELPER} {WATCHER} || :").split() == ["inactive"] * 2
+    assert host.is_alive(job.pid)
+    host.finish(job, 0)
+    host.check("dpkg -P basestation-runner")
+    left = host.check("find / -xdev -path /root -prune -o -path /in -prune -o -iname '*baserunner*' -print")
+    assert set(left.splitlines()) <= {
+        "/etc/baserunner",
+        "/etc/systemd/system/baserunner-watch.service.d",  # the tests' own
+        "/srv/alpha/rundir/.base_runner_lockfile",
+        "/home/beta/rundir/.base_runner_lockfile",
+    }
+    host.check(f"dpkg -i /in/package.deb && systemctl enable --now {HELPER} {WATCHER}")
+    for unit in (HELPER, WATCHER):
+        host.wait_active(unit)
+    assert "helper ready" in host.check(f"cat {HELPER_LOG}")
