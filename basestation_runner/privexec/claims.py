@@ -123,6 +123,11 @@ class Claims:
         """Tell whether the job is to be ended."""
         return _modified(self._claims, job_id + _CANCEL) is not None
 
+    def uncancel(self, job_id: str) -> None:
+        """Take that mark back: the job was not started."""
+        with suppress(FileNotFoundError):
+            os.unlink(job_id + _CANCEL, dir_fd=self._claims)
+
     def settle(self, job_id: str) -> None:
         """Forget the job. The claim goes first: an exit record alone is harmless and swept at the next start."""
         for directory, name in ((self._claims, job_id), (self._exits, job_id), (self._claims, job_id + _CANCEL)):

@@ -47,6 +47,7 @@ def run(options: HelperOptions) -> int:
     )
     proctitle.set_title("runner-privexec")
     _hear_signals()
+    _raise_descriptor_limit()
     forks = _fork_server()
     changes = secure_helper()
     config = _config(options, privileged=changes)
@@ -56,7 +57,6 @@ def run(options: HelperOptions) -> int:
     _check_accounts(config, caller)
     claims = Claims(options.state_dir)
     locks = hold([f"{options.priv_exec_socket}.lock", str(options.state_dir / "lock")])
-    _raise_descriptor_limit()
 
     events = Loop()
     table = Jobs(events, claims, _cgroups(options.cgroup_root, config), forks)
@@ -180,7 +180,7 @@ def _cgroups(root: Path | None, config: Config) -> Cgroups:
 
 
 def _raise_descriptor_limit() -> None:
-    """Take what the unit allows: each job that runs needs a descriptor here. Jobs get a stated limit of their own."""
+    """Take what the unit allows, for the fork server too: each job needs descriptors. Jobs get limits of their own."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,18 +1,20 @@
 """Ends a job that must end, in its keeper: SIGTERM, time to tidy up, then SIGKILL for all that is left of it.
 
-The keeper has no CAP_KILL. What signals is a child of its own that becomes the job's identity first, so that it can do
-nothing that the job could not; the job's cgroup, where there is one, is the helper's and can be killed as it is.
+The keeper has no CAP_KILL, and its account is not the job's. To signal it takes the job's uid as its effective one for
+that moment: it can reach what the job could, and nothing of the job's account can reach the keeper, whose real and
+saved uid stay its own. The job's cgroup, where there is one, is the helper's and can be killed as it is.
 """
 
 import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from basestation_runner.privexec import identity
+import prctl
+
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf
 from basestation_runner.privexec.limits import RUNTIME
@@ -20,11 +22,15 @@ from basestation_runner.privexec.limits import RUNTIME
 WAKE: Final = signal.SIGUSR1
 """What the helper sends to a keeper when it has marked a job; what counts is the mark of the keeper's present job."""
 CANCELLED: Final = "cancelled"
+SLOW: Final = "slow"
+START_SECONDS: Final = 60.0
+"""How long a job's child may take from the claim to its program: a file system of the site's may hang."""
 GRACE_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 1.0
-"""Between two attempts to kill: a job may stop the child that is to signal it, but not each of them for ever."""
+FIRST_PAUSE: Final = 1.0
+"""Between two attempts to kill, and twice as long each time: what waits for a disk dies when that answers."""
+LONGEST_PAUSE: Final = 60.0
 
-_SOON: Final = 0.001  # a timer of 0 would never ring
+_PENDING_WAKES: Final = 1 << 12
 
 
 def ignore_wake() -> None:
@@ -36,96 +42,114 @@ class Ending:
     """The end of one job: by itself, or because it is wanted. `pid` is its process, and its group's; not reaped yet."""
 
     def __init__(self, who: Identity, pid: int, leaf: Leaf, *, is_cancelled: Callable[[], bool]) -> None:
-        """Nothing happens before `wait`."""
+        """Nothing happens before one of the waits."""
         self.reason: str | None = None
-        """Why it had to be ended: CANCELLED or RUNTIME."""
-        self._who = who._replace(cgroup_procs=None)
+        """Why it had to be ended: CANCELLED, RUNTIME or SLOW."""
+        self._who = who
         self._pid = pid
         self._leaf = leaf
         self._is_cancelled = is_cancelled
-        self._children: list[int] = []
+        self._pause = FIRST_PAUSE
+
+    def await_start(self, channel: int, hear: Callable[[], bool]) -> None:
+        """Wait until `hear`, called whenever `channel` is readable, returns False: its program runs, or it has ended.
+
+        It is killed when it is cancelled, or when START_SECONDS have passed.
+        """
+        goes_on = True
+
+        def heard() -> bool:
+            nonlocal goes_on
+            goes_on = hear()
+            return not goes_on
+
+        self._wait(channel, heard, time.monotonic() + START_SECONDS, SLOW)
 
     def wait(self, until: float | None) -> None:
         """Wait until the job's process has ended; end it when it is cancelled, or after `until` (monotonic clock)."""
-        signal.signal(signal.SIGALRM, lambda *_: self._ring())
-        signal.signal(WAKE, lambda *_: self._look())
-        if until is not None:
-            _ring_in(until - time.monotonic())
-        self._look()  # it may have been cancelled before
-        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
-        ignore_wake()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        pidfd = os.pidfd_open(self._pid)
+        try:
+            self._wait(pidfd, lambda: True, until, RUNTIME)
+        finally:
+            os.close(pidfd)
 
     def clear(self) -> None:
-        """The job's process has ended: end what it has left."""
+        """Kill whatever is left of it. Its process may have ended, but is not reaped: its group's number is its own."""
         self._leaf.kill()
         self._signal(signal.SIGKILL)
-        for child in self._children:
-            # Until it has signalled the process group, the number must not become another's: the job is reaped later.
-            with suppress(ChildProcessError):
-                _ends_within(child, AGAIN_SECONDS)
-                os.waitpid(child, os.WNOHANG)
 
-    def _look(self) -> None:
-        if self._is_cancelled():
-            self._begin(CANCELLED)
+    def _wait(self, descriptor: int, is_over: Callable[[], bool], until: float | None, late: str) -> None:
+        with _wakes() as woken:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.register(woken, select.POLLIN)
+            while True:
+                if self.reason is None and self._is_wanted():  # after each wake, and after those before the first one
+                    until = self._begin(CANCELLED, at_once=late == SLOW)
+                left = None if until is None else max(0.0, until - time.monotonic()) * 1000
+                ready = {number for number, _ in poll.poll(left)}
+                if woken in ready:
+                    os.read(woken, _PENDING_WAKES)
+                if descriptor in ready:
+                    if is_over():
+                        return
+                elif until is not None and time.monotonic() >= until:
+                    until = self._begin(late, at_once=late == SLOW) if self.reason is None else self._kill()
 
-    def _ring(self) -> None:
-        if self.reason is None:
-            self._begin(RUNTIME)
-        else:
-            _ring_in(AGAIN_SECONDS)
-            self._leaf.kill()
-            self._signal(signal.SIGKILL)
+    def _is_wanted(self) -> bool:
+        try:
+            return self._is_cancelled()
+        except OSError:  # the mark cannot be looked for now: a later wake, or the job's end, comes all the same
+            return False
 
-    def _begin(self, reason: str) -> None:
-        if self.reason is None:
-            self.reason = reason
-            _ring_in(GRACE_SECONDS)
-            self._signal(signal.SIGTERM, self._leaf.pids())
+    def _begin(self, reason: str, *, at_once: bool) -> float:
+        """Begin to end it; return when to go on. A process that has not become the job yet has nothing to tidy up."""
+        self.reason = reason
+        if at_once:
+            return self._kill()
+        self._signal(signal.SIGTERM)
+        return time.monotonic() + GRACE_SECONDS
 
-    def _signal(self, number: signal.Signals, others: Iterable[int] = ()) -> None:
-        """Have a child signal the job's process group, and other processes of it, as the job.
+    def _kill(self) -> float:
+        """Kill all of it; return when to do so again."""
+        self.clear()
+        pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE)
+        return time.monotonic() + pause
 
-        It is not waited for: the job may stop it.
-        """
-        with suppress(OSError):  # no process can be made: it is tried again
-            child = os.fork()
-            if child == 0:
-                _signal_as(self._who, self._pid, number, others)
-            self._children.append(child)
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the process group: as the job, and as what its process is before it has become that."""
+        for uid in (self._who.uid, os.getuid()) if self._who.changes else (os.getuid(),):
+            with suppress(ProcessLookupError, PermissionError), _acting_as(uid):
+                os.killpg(self._pid, number)
+
+
+@contextmanager
+def _acting_as(uid: int) -> Iterator[None]:
+    """Have another effective uid for a moment. Changing it may make a process readable for others: that is undone."""
+    if uid == os.geteuid():
+        yield
+        return
+    own = os.geteuid()
+    os.setresuid(-1, uid, -1)
+    try:
+        yield
+    finally:
+        os.setresuid(-1, own, -1)
+        prctl.set_dumpable(0)
+
+
+@contextmanager
+def _wakes() -> Iterator[int]:
+    """Return a descriptor that becomes readable with each wake from now on, also just before it is waited for."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(-1)
+        os.close(reader)
+        os.close(writer)
 
 
 def _nothing(*_: object) -> None:
     pass
-
-
-def _ring_in(seconds: float) -> None:
-    signal.setitimer(signal.ITIMER_REAL, max(_SOON, seconds))
-
-
-def _ends_within(pid: int, seconds: float) -> None:
-    """Wait for a child of this process to end, at most so long."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        poll.poll(seconds * 1000)
-    finally:
-        os.close(pidfd)
-
-
-def _signal_as(who: Identity, group: int, number: signal.Signals, others: Iterable[int]) -> None:
-    """Become the job and signal its processes, in a fresh fork. Never returns."""
-    try:
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # nothing of the helper's comes along
-        identity.prepare()
-        identity.drop(who)
-        with suppress(ProcessLookupError):
-            os.killpg(group, number)
-        for pid in others:
-            with suppress(OSError):
-                os.kill(pid, number)
-    finally:
-        os._exit(0)

@@ -19,6 +19,7 @@ _LINK: Final = 3
 """The descriptor on which the fork server finds its end of the link."""
 
 _PATIENCE_MS: Final = 30_000
+_SEND_PAUSE: Final = 0.1  # seconds
 _WORDS_AT_ONCE: Final = 64
 _NOT_FOR_IT: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
 """What systemd tells the helper alone."""
@@ -94,8 +95,12 @@ class Forks:
                 socket.send_fds(self._link, [forkserver.NUMBER.pack(number)], [file, report])
             except BlockingIOError:
                 break
-            except OSError:
+            except (BrokenPipeError, ConnectionResetError):
                 return  # it has ended, of which the loop will tell
+            except OSError:  # the kernel has no memory for it now, which gives no event to wait for
+                if self._loop is not None:
+                    self._loop.call_later(_SEND_PAUSE, self._send)
+                return
             self._unsent.popleft()
             os.close(file)
             os.close(report)

@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from basestation_runner import errors, processes, proctitle, trust
+from basestation_runner import errors, nss, processes, proctitle, trust
 from basestation_runner.privexec import keeper
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
@@ -33,6 +33,8 @@ A keeper that goes on to other jobs counts as ended with 0.
 """
 
 READY: Final = b"ready"
+
+_NOBODY: Final = "no-such-account-or-group"
 
 _MOST_SETTINGS: Final = 1 << 16
 _PASSED_WITH_SETTINGS: Final = 3
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # meant for the helper, with which this one ends
     try:
         changes = secure_helper()
+        _load_name_service()
         if changes:
             trust.check_program()
     except errors.RunnerError as error:
@@ -73,6 +76,19 @@ def main(arguments: list[str]) -> int:
                 link.send(READY)
                 _Server(link, woken, post).serve()
     return errors.EXIT_OK
+
+
+def _load_name_service() -> None:
+    """Look up what nobody is called: the C library loads all that looking up takes, before it is checked.
+
+    Keepers must not load it each by itself: an upgrade may have replaced it by then.
+    """
+    with suppress(nss.LookupFailedError):
+        nss.account(_NOBODY)
+    with suppress(nss.LookupFailedError):
+        nss.group(_NOBODY)
+    with suppress(nss.LookupFailedError):
+        nss.groups_of(nss.Account(_NOBODY, os.getuid(), os.getgid(), "/", ""))
 
 
 def settings(post: Post) -> bytes:
@@ -126,8 +142,8 @@ class _Server:
         """Have jobs kept and tell when that is over, until the helper is gone."""
         self._poll.register(self._helper, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
-        for _ in range(_FORKED_EARLY):
-            self._idle.append(self._fork())
+        with suppress(OSError):  # it is tried again when there is a job
+            self._idle += [self._fork() for _ in range(_FORKED_EARLY)]
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._woken:

@@ -109,6 +109,7 @@ def set_uids(identity: Identity) -> None:
     """Set real, effective and saved uid. The capabilities survive this between accounts other than root."""
     if identity.changes:
         os.setresuid(identity.uid, identity.uid, identity.uid)
+        prctl.set_dumpable(0)  # by the sysctl fs.suid_dumpable others of this account could read its memory else
 
 
 def own_keyring(_: Identity) -> None:

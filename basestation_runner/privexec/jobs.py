@@ -25,7 +25,7 @@ from basestation_runner.privexec.leaf import LIMITS
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 
-_DESCRIPTORS_A_JOB: Final = 2  # its report, and while it is being ordered another one
+_DESCRIPTORS_A_JOB: Final = 3  # its report, and while it is being ordered another two
 _SPARE_DESCRIPTORS: Final = 128
 _MOST_KEEPERS: Final = 4096
 _CANCEL_AGAIN: Final = 5.0  # seconds, while the mark cannot be written
@@ -54,6 +54,7 @@ class Job:
     started_at: float | None = None
     record: Mapping[str, Any] | None = None
     reason: str = ""
+    has_told: bool = False  # that it runs
     decoder: protocol.FrameDecoder = field(default_factory=protocol.FrameDecoder)
 
 
@@ -152,7 +153,7 @@ class Jobs:
                 self._cancel(job)
 
     def _cancel(self, job: Job) -> None:
-        if job.state not in {"starting", "running"}:
+        if self._jobs.get(job.job_id) is not job or job.state not in {"starting", "running"}:
             return
         try:
             self._claims.cancel(job.job_id)
@@ -298,6 +299,7 @@ class Jobs:
     def _forget_unstarted(self, job: Job) -> None:
         """Drop a job that has no claim; its keeper is still reaped when it ends."""
         self._jobs.pop(job.job_id, None)
+        self._claims.uncancel(job.job_id)
 
     def _keeper_ended(self, job: Job, status: int) -> None:
         self._waited_for -= 1
@@ -305,17 +307,28 @@ class Jobs:
         if self._jobs.get(job.job_id) is not job or job.state == "ended":
             return  # it was refused or put back, or the keeper has said all
         if self._claims.claimed(job.job_id) is None:
-            self._forget_unstarted(job)
             slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGALRM
             reason = (
                 f"the name service did not answer within {keeper.LOOKUP_SECONDS} s"
                 if slow
                 else f"its keeper ended before it started anything (wait status {status})"
             )
-            log.info("job put back", site=job.site, job_id=job.job_id, reason=reason)
-            _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
+            self._not_started(job, reason)
         else:
             self._keeper_gone(job)
+
+    def _not_started(self, job: Job, reason: str) -> None:
+        """A keeper has ended without a claim. An earlier helper's may have taken it back, and could not say why.
+
+        Of a job that is adopted while its child is on its way nobody can tell that it does not run yet. Whoever has
+        been told that it does must not be told that it never has: it could be on its way again by then.
+        """
+        if job.has_told:
+            self._conclude(job, "it was being started by an earlier helper, and was not")
+            return
+        self._forget_unstarted(job)
+        log.info("job put back", site=job.site, job_id=job.job_id, reason=reason)
+        _answer(job.subscriber, "temporary", job.job_id, reason=reason, absent=False)
 
     def _keeper_gone(self, job: Job) -> None:
         """Conclude a claimed job whose keeper has ended: by its record, or, without one, when its process is gone."""
@@ -323,7 +336,10 @@ class Jobs:
         if record is not None:
             self._ended(job, record)
             return
-        claim = self._claims.claimed(job.job_id) or {}
+        claim = self._claims.claimed(job.job_id)
+        if claim is None:
+            self._not_started(job, "an earlier helper's keeper could not start it")
+            return
         child = processes.open_if_alive(claim["child"]) if claim else None
         self._cgroups.kill(job.site, job.job_id)
         if child is None:
@@ -367,6 +383,7 @@ class Jobs:
     def _tell(self, job: Job) -> None:
         """Tell the job's watcher the state it is in; nothing yet while it is starting."""
         if job.state == "running":
+            job.has_told = job.has_told or job.subscriber is not None
             _answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at)
         elif job.state == "ended":
             _answer(job.subscriber, "ended", job.job_id, record=job.record)

@@ -297,9 +297,10 @@ def _resolve(order: Order, caller: Caller) -> Resolved:
     """Look up account and groups; a name service that hangs ends this process by the alarm, and only this job waits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LOOKUP_SECONDS)
-    resolved = accounts.resolve(order.site, caller, order.groups)
-    signal.alarm(0)
-    return resolved
+    try:
+        return accounts.resolve(order.site, caller, order.groups)
+    finally:
+        signal.alarm(0)
 
 
 def _fork_child(link: socket.socket, post: Post) -> Child:

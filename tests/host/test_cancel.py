@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner import syscalls
 from basestation_runner.sandbox.installation import HELPER
 from tests.host.helper_client import DEADLINE, Gate, Station, launcher, parent_of
 from tests.patience import until
@@ -182,22 +183,43 @@ def test_nothing_of_a_cancellation_is_left_when_the_job_is_settled(station: Stat
     assert list(claims.iterdir()) == []
 
 
-def test_the_one_who_signals_is_the_job_and_holds_nothing_of_the_helpers(station: Station) -> None:
-    """A job sees whose signal it is, and finds the sender with nothing but what it has itself."""
+def test_the_one_who_signals_is_the_keeper_and_stays_out_of_the_jobs_reach(station: Station) -> None:
+    """A job sees whose signal it is, and can neither signal nor look into the sender."""
     site = station.installation.sites["two"]
-    assert site.account
     code = (
-        "import os, signal, sys\n"
+        "import os, signal\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
         "print('ready', flush=True)\n"
         "told = signal.sigwaitinfo({signal.SIGTERM})\n"
-        "print(told.si_uid, told.si_pid != os.getppid(), flush=True)\n"
+        "print(told.si_uid, told.si_pid == os.getppid(), flush=True)\n"
+        "for attempt in (lambda: os.kill(told.si_pid, 0), lambda: open(f'/proc/{told.si_pid}/environ').read()):\n"
+        "    try: attempt()\n"
+        "    except PermissionError: print('refused', flush=True)\n"
     )
     order, _ = running(station, site, code)
     cancel(station, order["job_id"])
     assert record_of(station, order)["exit_code"] == 0
-    assert Path(order["log_file"]).read_text() == f"ready\n{site.account.uid} True\n"
-    assert site.account.uid != station.installation.accounts.user(HELPER).uid
+    helper = station.installation.accounts.user(HELPER).uid
+    assert Path(order["log_file"]).read_text() == f"ready\n{helper} True\nrefused\nrefused\n"
+
+
+def test_a_job_whose_account_may_have_no_more_keys_can_be_ended(station: Station) -> None:
+    """Nothing that a job can use up keeps whoever is to signal it from doing so."""
+    site = station.installation.sites["two"]
+    number = syscalls._SYS_KEYCTL[os.uname().machine] - 2  # add_key(2), on every architecture that is known
+    code = (
+        "import ctypes, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "libc = ctypes.CDLL(None)\n"
+        "count = 0\n"
+        f"while libc.syscall({number}, b'user', b'key%d' % count, b'x', 1, -3) > 0: count += 1\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(60)\n"
+    )
+    order, _ = running(station, site, code)
+    cancel(station, order["job_id"])
+    record = record_of(station, order)
+    assert (record["cancelled"], record["signal"]) == (True, signal.SIGKILL)
 
 
 def test_a_job_that_stops_whoever_signals_it_is_killed_all_the_same(station: Station) -> None:

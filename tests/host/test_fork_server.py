@@ -124,15 +124,14 @@ def test_a_keeper_that_was_killed_without_a_job_is_replaced(station: Station, si
 
 
 def test_a_child_that_was_killed_while_it_waited_for_a_job_puts_that_back(station: Station, site: Site) -> None:
-    station.output(site, "echo ran")
-    for keeper in children(fork_server(station)):
-        deadline = time.monotonic() + DEADLINE
-        while not children(keeper):  # it is about to fork the next one
-            assert time.monotonic() < deadline
-        for child in children(keeper):
+    deadline = time.monotonic() + DEADLINE
+    event: Message = {"event": "ended"}
+    while event["event"] == "ended":  # a keeper that was not ready yet has been passed over
+        assert time.monotonic() < deadline
+        for child in [child for keeper in children(fork_server(station)) for child in children(keeper)]:
             kill(child)
-    order = station.order(site, station.mission(site), "do.sh", "echo ran")
-    event = station.outcome(order)
+        order = station.order(site, station.mission(site), "do.sh", "echo ran")
+        event = station.outcome(order)
     assert event["event"] == "temporary"
     assert "before the program was started" in event["reason"]
     assert station.run(order)["log_tail"] == "ran\n"
