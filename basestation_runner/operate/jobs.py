@@ -113,12 +113,18 @@ def _everything(job: Facts) -> list[Block]:
     blocks: list[Block] = [
         "\n".join([f"Job {job['id']}", *(f"  {name.ljust(width)}  {printable(value)}" for name, value in shown)])
     ]
+    if steps := (job["record"] or {}).get("steps"):
+        blocks.append("\n".join(["Its steps:", *(f"  {_step(step)}" for step in steps)]))
     tail = (job["record"] or {}).get("log_tail")
     if tail:
         blocks.append("\n".join(["The last of its log:", *(f"  {line}" for line in tail.splitlines())]))
     elif job["ended_at"] is None and job["started_at"] is not None:
         blocks.append(f"It is running: `runner logs -f {short(job)}` shows its log.")
     return blocks
+
+
+def _step(step: dict[str, Any]) -> str:
+    return printable(f"{step['step']} {step['failed'] or 'succeeded'} ({step['seconds']:.2f} s)")
 
 
 def _times(attempts: int) -> str:

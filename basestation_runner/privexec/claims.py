@@ -38,7 +38,7 @@ class Claims:
         """Make and open the directories. Raises RunnerError when they cannot be used."""
         self._path = state_dir
         self._starting = -1
-        self._held = -1
+        self._held: list[int] = []
         try:
             self._claims = _directory(state_dir / "claims")
             self._exits = _directory(state_dir / "exits")
@@ -50,7 +50,7 @@ class Claims:
         """Return the same as another process has, from the descriptors that it has passed on."""
         self = cls.__new__(cls)
         self._claims, self._exits, self._starting = claims, exits, starting
-        self._held = -1
+        self._held = []
         return self
 
     @property
@@ -73,14 +73,22 @@ class Claims:
             if isinstance(error, FileExistsError):
                 return False
             raise
-        self._held = file
+        self._held.append(file)
         return True
+
+    def hand_on(self, job_id: str, mark: Mark) -> None:
+        """Durably say anew what is so of a job that is kept. Raises OSError."""
+        # Not in `starting`, which is another helper's by now; and what was locked before stays so until `release`, for
+        # whoever has opened that.
+        temporary, file = _write_temporary(self._exits, job_id, mark)
+        self._held.append(file)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(temporary, job_id, src_dir_fd=self._exits, dst_dir_fd=self._claims)
 
     def release(self) -> None:
         """Keep the job that was claimed no longer."""
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        while self._held:
+            os.close(self._held.pop())
 
     def is_kept(self, job_id: str) -> bool:
         """Tell whether a process keeps this claimed job at present."""

@@ -13,14 +13,14 @@ import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import nss, trust
 from basestation_runner.errors import RunnerError
 from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath
 from basestation_runner.privexec import capabilities, identity, limits
 from basestation_runner.privexec.identity import DropError, Identity
-from basestation_runner.privexec.order import NotNowError, Order, RefusedError
+from basestation_runner.privexec.order import PROFILE, NotNowError, Order, RefusedError
 
 GO: Final = b"g"
 """The keeper's word that the claim is written. End of file instead of it means: run nothing."""
@@ -35,6 +35,7 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _LANG: Final = "C.UTF-8"
 _NO_HOME: Final = "/nonexistent"
 _MOST_BYTES: Final = 1 << 16
+_MOST_FILES: Final = 2
 _SHOWN: Final = 500
 """Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
 
@@ -42,16 +43,17 @@ _SHOWN: Final = 500
 def run(keeper: socket.socket, cache_dir: str) -> NoReturn:
     """Wait for an order, become its site, wait for the keeper's word, and execute the program. Never returns.
 
-    The order comes as a message that `ordered` makes, with the order's file. Messages to the keeper: {"warnings"},
-    {"readable", "start"} with the log's descriptor, {"outcome": "ready", "command"} just before execve, {"outcome":
-    "refused" or "temporary", "reason"}. The socket closes at execve, which is how the keeper learns of it.
+    The order comes as a message that `ordered` makes, with the order's file and, for a step of the job, its log.
+    Messages to the keeper: {"warnings"}, {"readable", "start"} with the log's descriptor, {"outcome": "ready",
+    "command"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which
+    is how the keeper learns of it. A job with steps before it is ready first, and waits for another word.
     """
     try:
         identity.prepare()
         _rehearse()
-        message, files, _, _ = socket.recv_fds(keeper, _MOST_BYTES, 1)
+        message, files, _, _ = socket.recv_fds(keeper, _MOST_BYTES, _MOST_FILES)
         if files:  # else there is no keeper any more
-            _run(keeper, *_taken(message, files[0]), cache_dir)
+            _run(keeper, _taken(message, files, cache_dir))
     except RefusedError as error:
         _tell(keeper, outcome="refused", reason=str(error))
     except NotNowError as error:
@@ -66,28 +68,46 @@ def run(keeper: socket.socket, cache_dir: str) -> NoReturn:
         os._exit(1)
 
 
-def _run(keeper: socket.socket, order: Order, account: nss.Account, who: Identity, cache_dir: str) -> None:
+class _Work(NamedTuple):
+    """What the keeper has told: whom to become for which order, and the step's number and log, None for the job's."""
+
+    order: Order
+    account: nss.Account
+    who: Identity
+    step: int | None
+    log: int | None
+    cache_dir: str
+
+
+def _run(keeper: socket.socket, work: _Work) -> None:
     try:
-        warnings = identity.drop(who)
+        warnings = identity.drop(work.who)
     finally:
         # Also after a failure: ending with it unread would cost the keeper the message that says what failed.
         go = keeper.recv(1)
     if go == GO:
         _tell(keeper, warnings=warnings)
-        _execute(order, account, keeper, cache_dir, who)
+        if work.step is None:
+            _execute(keeper, work)
+        else:
+            _execute_step(keeper, work, work.step)
 
 
-def ordered(account: nss.Account, who: Identity) -> bytes:
-    """Return the message that makes a waiting child become `who`; with it goes the order's file."""
-    return json.dumps({"account": account, "who": who}).encode()
+def ordered(account: nss.Account, who: Identity, step: int | None = None) -> bytes:
+    """Return the message that makes a waiting child become `who`, for the job or one of its steps."""
+    return json.dumps({"account": account, "who": who, "step": step}).encode()
 
 
-def _taken(message: bytes, file: int) -> tuple[Order, nss.Account, Identity]:
+def _taken(message: bytes, files: list[int], cache_dir: str) -> _Work:
     told = json.loads(message)
+    file, *log = files
     order = Order.from_bytes(os.pread(file, os.fstat(file).st_size, 0))
     os.close(file)
+    for descriptor in log:
+        os.set_inheritable(descriptor, False)
     uid, groups, *others = told["who"]
-    return order, nss.Account(*told["account"]), Identity(uid, tuple(groups), *others)
+    who = Identity(uid, tuple(groups), *others)
+    return _Work(order, nss.Account(*told["account"]), who, told["step"], log[0] if log else None, cache_dir)
 
 
 def _rehearse() -> None:
@@ -98,11 +118,16 @@ def _rehearse() -> None:
         tree.host_path("/")
 
 
-def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_dir: str, who: Identity) -> None:
+def _tree(order: Order) -> Tree:
     site = order.site
-    roots = (site.jail_root,) if order.jailed and site.jail_root else site.roots
     with _about("the site's tree"):
-        tree = Tree(roots, jailed=order.jailed)
+        return Tree((site.jail_root,) if order.jailed and site.jail_root else site.roots, jailed=order.jailed)
+
+
+def _execute(keeper: socket.socket, work: _Work) -> None:
+    order, account, who, *_ = work
+    site = order.site
+    tree = _tree(order)
     # Whoever reads a reason on the host must not look for the path there.
     inside = f" inside the jail {site.jail_root}" if order.jailed else ""
     # First, so that every later reason can be written where the request's owner looks for it.
@@ -115,14 +140,41 @@ def _execute(order: Order, account: nss.Account, keeper: socket.socket, cache_di
     with _about(f"the home directory {order.home}{inside}"):
         os.close(tree.open_directory(order.home))
     argv = [*_program(order), *_translated(order, tree), *order.appended_args]
-    environment, warnings = _environment(order, account, cache_dir)
+    environment, warnings = _environment(order, account, work.cache_dir)
     _tell(keeper, warnings=warnings)
     _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)))
+    if order.before and keeper.recv(1) != GO:
+        return
+    what = f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"
+    _become(what, argv, environment, log, who)
+
+
+def _execute_step(keeper: socket.socket, work: _Work, number: int) -> None:
+    order, account, who, _, log, cache_dir = work
+    step = order.steps[number]
+    try:
+        os.fchdir(_tree(order).open_directory(order.mission_dir))
+    except (RefusedError, NotNowError, PathRefusedError, PathBusyError, OSError):
+        # What has been begun is finished, whatever the job has done to its directories.
+        os.chdir("/")
+    what = order.step_title(number)
+    is_outer = step.origin == PROFILE
+    with _about(what):
+        _require(step.argv[0], os.X_OK)
+        if is_outer:
+            _require_roots_own(step.argv[0])
+    environment, _ = _environment(order, account, cache_dir, left_out=order.added_env if is_outer else ())
+    _tell(keeper, outcome="ready", command=_cut(shlex.join(step.argv)))
+    _become(what, step.argv, environment, os.open(os.devnull, os.O_WRONLY) if log is None else log, who)
+
+
+def _become(what: str, argv: Sequence[str], environment: Mapping[str, str], log: int, who: Identity) -> None:
+    """Execute a program with its output in the log. Raises RefusedError or NotNowError when that is not possible."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     limits.confine(who.address_space)
-    with _about(f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"):
+    with _about(what):
         os.execve(argv[0], argv, environment)  # noqa: S606 - the job itself, as an argument list
 
 
@@ -135,10 +187,7 @@ def _program(order: Order) -> Sequence[str]:
     if not scripts:
         with _about(f"the command {interpreter}"):
             _require(interpreter, os.X_OK)
-            try:
-                trust.check_chain(interpreter)
-            except RunnerError as error:
-                raise PathRefusedError(f"others than root could change {error.where}") from None
+            _require_roots_own(interpreter)
         return order.program
     (script,) = scripts
     with _about(f"the interpreter {interpreter}"):
@@ -155,6 +204,13 @@ def _require(path: str, access: int) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
+def _require_roots_own(path: str) -> None:
+    try:
+        trust.check_chain(path)
+    except RunnerError as error:
+        raise PathRefusedError(f"others than root could change {error.where}") from None
+
+
 def _translated(order: Order, tree: Tree) -> Iterator[str]:
     """Return the request's own arguments, those that name a place in the mission or home directory as the host sees it.
 
@@ -168,8 +224,10 @@ def _translated(order: Order, tree: Tree) -> Iterator[str]:
             yield word
 
 
-def _environment(order: Order, account: nss.Account, cache_dir: str) -> tuple[Mapping[str, str], list[str]]:
-    """Return the job's whole environment, made from nothing, and warnings."""
+def _environment(
+    order: Order, account: nss.Account, cache_dir: str, *, left_out: Sequence[str] = ()
+) -> tuple[Mapping[str, str], list[str]]:
+    """Return the job's whole environment, made from nothing, and warnings. Variables of `left_out` are not in it."""
     cache = _cache(account, cache_dir)
     warnings = []
     if cache is None:
@@ -185,7 +243,7 @@ def _environment(order: Order, account: nss.Account, cache_dir: str) -> tuple[Ma
         "SHELL": account.shell or "/bin/sh",
         "LANG": _LANG,
         **({} if cache is None else {"MPLCONFIGDIR": f"{cache}/matplotlib"}),
-        **order.env,
+        **{name: value for name, value in order.env.items() if name not in left_out},
         "RUNNER_SITE": order.site.name,
         "RUNNER_JOB_ID": order.job_id,
     }, warnings

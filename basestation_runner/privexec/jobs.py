@@ -264,6 +264,12 @@ class Jobs:
         if report["outcome"] == "ended":
             self._ended(job, report["record"])
             return
+        if report["outcome"] == "step":
+            told = {
+                name: report[name] for name in ("step", "exit_code", "signal", "failed") if report[name] is not None
+            }
+            (log.info if report["failed"] is None else log.warning)("step ended", **facts, **told)
+            return
         if report["outcome"] == "started":
             job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
             self._tell(job)
@@ -376,8 +382,8 @@ class Jobs:
     def _ended(self, job: Job, record: Mapping[str, Any]) -> None:
         job.state, job.record = "ended", record
         self._tell(job)  # its queue waits for this
-        outcome = {name: record[name] for name in ("exit_code", "signal") if record.get(name) is not None}
-        seconds = round(record["ended_at"] - record["started_at"], 3)
+        outcome = {name: record[name] for name in ("exit_code", "signal", "not_run") if record.get(name) is not None}
+        seconds = round(record["ended_at"] - (record["started_at"] or record["ended_at"]), 3)
         log.info("job ended", site=job.site, job_id=job.job_id, script=record["script"], **outcome, seconds=seconds)
 
     def _tell(self, job: Job) -> None:

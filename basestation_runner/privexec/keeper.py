@@ -5,7 +5,6 @@ order, and imports and opens no program file after the fork: an upgrade may be r
 ended may get another one: what it has in memory by then need not be made again.
 """
 
-import array
 import json
 import os
 import signal
@@ -15,20 +14,19 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import execgroups, processes, proctitle, protocol
-from basestation_runner.errors import printable
-from basestation_runner.privexec import accounts, ending, job, limits
+from basestation_runner.privexec import accounts, ending, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
+from basestation_runner.privexec.child import Child, clock, close_all_but, fork
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, Ending
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf, limits_warning
 from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
+from basestation_runner.privexec.steps import NotRunError, Setting, Steps
 
 LOOKUP_SECONDS: Final = 30
 """How long the name service may take before the job is put back and tried later."""
 
-_TAIL_BYTES: Final = 4096
-_MESSAGE_BYTES: Final = 1 << 16
 _RETRY_SECONDS: Final = 5  # a full disk gives no event to wait for
 
 
@@ -74,60 +72,12 @@ class Post(NamedTuple):
     cache_dir: str
 
 
-class _Log(NamedTuple):
-    """The job's log, opened and verified by the job itself."""
-
-    descriptor: int
-    readable: bool
-    start: int
-
-    def write_line(self, level: str, text: str) -> None:
-        """Append one line in the legacy daemon's form. A log that cannot be written must not lose the exit record."""
-        with suppress(OSError):
-            os.write(self.descriptor, f"{_clock(time.time())}: {level}: {printable(text)}\n".encode())
-
-    def tail(self) -> str:
-        """Return the last part of what was written since the job began."""
-        if not self.readable:
-            return ""
-        with suppress(OSError):
-            size = os.fstat(self.descriptor).st_size
-            begin = max(min(self.start, size), size - _TAIL_BYTES)
-            return os.pread(self.descriptor, size - begin, begin).decode(errors="replace")
-        return ""
-
-
-class Child:
-    """A job's child and what it has told so far."""
-
-    def __init__(self, pid: int, link: socket.socket) -> None:
-        self.pid = pid
-        self.socket = link
-        self.log: _Log | None = None
-        self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
-        self.began = 0.0  # the same by the monotonic clock
-        self.outcome: dict[str, Any] | None = None
-        self.warnings: list[str] = []
-
-    def close(self) -> None:
-        """Close what this process has of it."""
-        self.socket.close()
-        if self.log is not None:
-            os.close(self.log.descriptor)
-
-    def end(self) -> None:
-        """Let it end, if it has not: it runs nothing without this process's word."""
-        self.close()
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-
 def main(link: socket.socket, post: Post) -> NoReturn:
     """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns."""
     try:
         _settle_in(link, post)
         proctitle.set_title(_TITLE)
-        spare = _fork_child(link, post)
+        spare = _fork_spare(link, post)
         _rehearse()
         while True:
             _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
@@ -142,7 +92,7 @@ def main(link: socket.socket, post: Post) -> NoReturn:
             os.close(order)
             os.close(report)
             proctitle.set_title(_TITLE)
-            spare = _fork_child(link, post)
+            spare = _fork_spare(link, post)
             _rehearse()
             link.send(DONE)
     finally:
@@ -154,16 +104,19 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
     "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
-    claimed the job, {"outcome": "claimed"}; and after a start {"outcome": "ended", "record"}.
+    claimed the job, {"outcome": "claimed"}; of each step that has ended {"outcome": "step", …}; and after a start, or
+    when steps have run and the job cannot be run any more, {"outcome": "ended", "record"}.
     """
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
         try:
-            who = _start(order, wanted, post, report, child)
+            who, steps = _start(order, wanted, post, report, child)
         except (RefusedError, NotNowError, _ClaimedError):
             child.end()
             raise
+        except NotRunError as error:
+            return _finish_unrun(wanted, post, report, child, error)
     except RefusedError as error:
         _report(report, outcome="refused", reason=str(error), absent=False)
     except NotNowError as error:
@@ -175,7 +128,8 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
         _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
         raise
     else:
-        return _finish(wanted, post, report, child, who)  # should that fail, there is no record, and the job is lost
+        # Should that fail, there is no record, and the job is lost.
+        return _finish(wanted, post, report, child, who, steps)
     return False
 
 
@@ -191,9 +145,12 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    kept = sorted({2, link.fileno(), *post.claims.descriptors})
-    for below, above in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(below + 1, above)
+    close_all_but({0, 1, 2, link.fileno(), *post.claims.descriptors})
+
+
+def _fork_spare(link: socket.socket, post: Post) -> Child:
+    """Fork the next job's child, before there is such a job."""
+    return fork(post.cache_dir, close=(link.fileno(), *post.claims.descriptors))
 
 
 def _rehearse() -> None:
@@ -204,8 +161,8 @@ def _rehearse() -> None:
     proctitle.set_title(_TITLE)
 
 
-def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Identity:
-    """Start the job, once; return whom it runs as."""
+def _start(file: int, order: Order, post: Post, report: int, child: Child) -> tuple[Identity, Steps | None]:
+    """Start the job, once, after the steps before it; return whom it runs as, and its steps if it has any."""
     resolved = _resolve(order, post.caller)
     leaf = Leaf(order.cgroup)
     procs, faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
@@ -221,9 +178,22 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Id
         cgroup_procs=procs,
         address_space=address_space,
     )
-    with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen below, as the end of file
-        socket.send_fds(child.socket, [job.ordered(resolved.account, who)], [file])
-    command = _release(order, post, child)
+    child.order(resolved.account, who, [file])
+    steps = None
+    if order.before or order.after:
+        steps = Steps(
+            Setting(
+                order=order,
+                file=file,
+                account=resolved.account,
+                who=who,
+                claims=post.claims,
+                cache_dir=post.cache_dir,
+                mark=lambda running: _mark(order, running.pid),
+                report=lambda result: _report(report, outcome="step", **result),
+            )
+        )
+    command = _release(order, post, child, steps)
     _report(
         report,
         outcome="started",
@@ -234,22 +204,47 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Id
         command=command,
         warnings=warnings + child.warnings,
     )
-    return who
+    return who, steps
 
 
-def _release(order: Order, post: Post, child: Child) -> str:
-    """Claim the job and let its child go on; return the command that it executes."""
+def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> str:
+    """Claim the job and let its child go on, after the steps before it; return the command that it executes."""
     _claim(order, post, child)
-    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen below, as the end of file
-        child.socket.send(job.GO)
-    _await_exec(child)
-    if child.outcome is None or child.outcome["outcome"] != "ready":
+    child.go()
+    if steps is not None and order.before:
+        child.await_ready()
+        if not child.is_ready:
+            _give_up(order, post, child)
+        steps.begin(child)
+    else:
+        child.await_exec()
+    if child.outcome is None or not child.is_ready:
         _give_up(order, post, child)
     return str(child.outcome["command"])
 
 
-def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) -> bool:
-    """Wait for the job's end, or see to it, and record it; tell whether it had to be ended."""
+def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: NotRunError) -> bool:
+    """Run what has to be run although the job is not, and record why; tell whether something had to be ended."""
+    child.socket.close()
+    os.waitpid(child.pid, 0)
+    reason = str(unrun)
+    if child.log:
+        child.log.write_line("ERROR", f"{order.called} was not started: {reason}")
+    unrun.steps.after(child.log, did_run=False, cancelled=unrun.cancelled)
+    record = {
+        **_about(order, child),
+        "started_at": None,
+        "ended_at": time.time(),
+        "not_run": reason,
+        "cancelled": unrun.cancelled,
+        **_left(order, child, unrun.steps),
+    }
+    _conclude(order, post, report, child, record)
+    return unrun.steps.had_to_end
+
+
+def _finish(order: Order, post: Post, report: int, child: Child, who: Identity, steps: Steps | None) -> bool:  # noqa: PLR0913, PLR0917 - all that there is of a job
+    """Wait for the job's end, or see to it, and record it; tell whether something had to be ended."""
     leaf = Leaf(order.cgroup)
     end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
     runtime = order.limits.get(limits.RUNTIME)
@@ -266,12 +261,10 @@ def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) 
         child.log.write_line("ERROR", limits.told(order, reached))
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
+    if steps is not None:
+        steps.after(child.log, did_run=True, cancelled=end.reason == CANCELLED)
     record = {
-        "job_id": order.job_id,
-        "site": order.site.name,
-        "application": order.application,
-        "script": order.script,
-        "pid": child.pid,
+        **_about(order, child),
         "exit_code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
         "limit": reached,
@@ -281,16 +274,43 @@ def _finish(order: Order, post: Post, report: int, child: Child, who: Identity) 
         "user_seconds": usage.ru_utime,
         "system_seconds": usage.ru_stime,
         "max_rss_kib": usage.ru_maxrss,
+        "cancelled": end.reason == CANCELLED or (steps is not None and steps.was_cancelled),
+        **_left(order, child, steps),
+    }
+    _conclude(order, post, report, child, record)
+    return end.reason is not None or (steps is not None and steps.had_to_end)
+
+
+def _about(order: Order, child: Child) -> dict[str, object]:
+    """Return what a record says of every job."""
+    return {
+        "job_id": order.job_id,
+        "site": order.site.name,
+        "application": order.application,
+        "script": order.script,
+        "pid": child.pid,
+        "exit_code": None,
+        "signal": None,
+        "limit": None,
+    }
+
+
+def _left(order: Order, child: Child, steps: Steps | None) -> dict[str, object]:
+    """Return what a record says of a job with all of its steps, when everything is over."""
+    leaf = Leaf(order.cgroup)
+    return {
         "memory_peak_bytes": leaf.memory_peak(),
         "cgroup_cpu_seconds": leaf.cpu_seconds(),
         "leftover_processes": leaf.processes(),
         "log_tail": child.log.tail() if child.log else "",
-        "cancelled": end.reason == CANCELLED,
+        **({} if steps is None else {"steps": steps.results}),
     }
+
+
+def _conclude(order: Order, post: Post, report: int, child: Child, record: dict[str, object]) -> None:
     _record(post.claims, order.job_id, record, report)
-    leaf.remove()
+    Leaf(order.cgroup).remove()
     child.close()
-    return end.reason is not None
 
 
 def _resolve(order: Order, caller: Caller) -> Resolved:
@@ -301,18 +321,6 @@ def _resolve(order: Order, caller: Caller) -> Resolved:
         return accounts.resolve(order.site, caller, order.groups)
     finally:
         signal.alarm(0)
-
-
-def _fork_child(link: socket.socket, post: Post) -> Child:
-    """Fork the next job's child, which waits for its order."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        for descriptor in (ours.fileno(), link.fileno(), *post.claims.descriptors):
-            os.close(descriptor)
-        job.run(theirs, post.cache_dir)
-    theirs.close()
-    return Child(pid, ours)
 
 
 def _claim(order: Order, post: Post, child: Child) -> None:
@@ -329,6 +337,7 @@ def _claim(order: Order, post: Post, child: Child) -> None:
 
 
 def _mark(order: Order, child: int) -> dict[str, object]:
+    """Return what a claim says: by whom the job is kept, and which process of it runs now."""
     return {
         "job_id": order.job_id,
         "site": order.site.name,
@@ -342,47 +351,18 @@ def _mark(order: Order, child: int) -> dict[str, object]:
     }
 
 
-def _await_exec(child: Child) -> None:
-    """Take the child's messages until its end of the socket closes: by execve, or because it ended before."""
-    while True:
-        try:
-            data, descriptors = _receive(child.socket)
-        except ConnectionResetError:  # it was killed with our word unread; what it has said before still follows
-            continue
-        if not data:
-            child.started_at, child.began = time.time(), time.monotonic()
-            return
-        message = json.loads(data)
-        if descriptors:
-            child.log = _Log(descriptors[0], message["readable"], message["start"])
-        elif "warnings" in message:
-            child.warnings += message["warnings"]
-        else:
-            child.outcome = message
-
-
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    data, ancillary, _, _ = channel.recvmsg(_MESSAGE_BYTES, socket.CMSG_LEN(array.array("i").itemsize))
-    descriptors = array.array("i")
-    for _, _, content in ancillary:
-        descriptors.frombytes(content)
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return data, list(descriptors)
-
-
 def _give_up(order: Order, post: Post, child: Child) -> NoReturn:
     """Clean up after a child that never executed its program, and raise the reason."""
     _, status = os.waitpid(child.pid, 0)
     post.claims.unclaim(order.job_id)
     Leaf(order.cgroup).remove()
-    if child.outcome is None or child.outcome["outcome"] == "ready":
+    reason = child.why_not
+    if reason is None:
         raise NotNowError(f"its process ended before the program was started (wait status {status})")
-    reason = str(child.outcome["reason"])
-    if child.outcome["outcome"] == "temporary":
+    if child.outcome is not None and child.outcome["outcome"] == "temporary":
         raise NotNowError(reason)
     if child.log:
-        child.log.write_line("ERROR", f"runner: {order.script} (job_id={order.job_id}) was not started: {reason}")
+        child.log.write_line("ERROR", f"{order.called} was not started: {reason}")
     raise RefusedError(reason)
 
 
@@ -410,14 +390,9 @@ def _record(claims: Claims, job_id: str, record: dict[str, object], report: int)
 
 def _timing(order: Order, started_at: float, seconds: float, code: int) -> str:
     return (
-        f"BaseRunner: {order.script} (job_id={order.job_id}) started {_clock(started_at)}, "
+        f"BaseRunner: {order.script} (job_id={order.job_id}) started {clock(started_at)}, "
         f"completed in {seconds:.2f}s, returncode={code}"
     )
-
-
-def _clock(when: float) -> str:
-    """Return a time in the legacy daemon's form. Nothing here sets a locale, so the month is English."""
-    return time.strftime("%H:%M:%S %d %b %Y UTC", time.gmtime(when))
 
 
 def _report(report: int, **message: Any) -> None:  # noqa: ANN401 - JSON

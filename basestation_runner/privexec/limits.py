@@ -40,4 +40,4 @@ def confine(address_space: int | None) -> None:
 def told(order: Order, reached: str) -> str:
     """Return what the job's own log says of a limit that it has reached."""
     shown = order.limit_texts.get(reached, "the host has")
-    return f"runner: {order.script} (job_id={order.job_id}) {_WHAT[reached].format(shown)}"
+    return f"{order.called} {_WHAT[reached].format(shown)}"

@@ -6,7 +6,10 @@ no configuration.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+PROFILE: Final = "profile"
+"""The origin of a step that is the application's own, and not the job's."""
 
 
 class RefusedError(Exception):
@@ -37,6 +40,17 @@ class OrderedSite(NamedTuple):
     memory_max_mb: int | None
 
 
+class Step(NamedTuple):
+    """A program with its arguments that runs before or after a job, and whether PROFILE or the job says so."""
+
+    origin: str
+    argv: Sequence[str]
+
+    def title(self, field: str) -> str:
+        """Return what people call it, given the field that holds it."""
+        return f"the {'application' if self.origin == PROFILE else 'job'}'s {field} {self.argv[0]}"
+
+
 class Order(NamedTuple):
     """One job to start: the site and the application from the helper's own config, the rest from the request.
 
@@ -46,7 +60,9 @@ class Order(NamedTuple):
     entry of the job from, should it have lost it; None for a legacy one's. `groups` is what the job has narrowed its
     site's to, None if it has not. `limits` are the application's and the job's: `runtime` in seconds, `memory` in
     bytes, `cpu` in per cent of a processor, `tasks`; `limit_texts` says them and the site's to people. `clears`: what
-    the job leaves behind is killed. `cgroup` is where the job's is to be made, None for nowhere.
+    the job leaves behind is killed. `cgroup` is where the job's is to be made, None for nowhere. `before` and `after`
+    are the steps in the order in which they run. `added_env` names those of `env` that the job adds, which nothing of
+    the application's own gets.
     """
 
     job_id: str
@@ -68,6 +84,23 @@ class Order(NamedTuple):
     limit_texts: Mapping[str, str] = {}
     clears: bool = False
     cgroup: str | None = None
+    before: Sequence[Step] = ()
+    after: Sequence[Step] = ()
+    added_env: Sequence[str] = ()
+
+    @property
+    def called(self) -> str:
+        """What lines in the job's own log call it."""
+        return f"runner: {self.script} (job_id={self.job_id})"
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps; their places in this are their numbers."""
+        return [*self.before, *self.after]
+
+    def step_title(self, number: int) -> str:
+        """Return what people call a step."""
+        return self.steps[number].title("pre_exec" if number < len(self.before) else "post_exec")
 
     def to_bytes(self) -> bytes:
         """Return what `from_bytes` makes an equal order of."""
@@ -77,4 +110,6 @@ class Order(NamedTuple):
     def from_bytes(cls, data: bytes) -> "Order":
         """Return the order that another process wrote."""
         fields = json.loads(data)
+        for name in ("before", "after"):
+            fields[name] = [Step(*step) for step in fields[name]]
         return cls(**{**fields, "site": OrderedSite(**fields["site"])})

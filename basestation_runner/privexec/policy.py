@@ -15,7 +15,7 @@ from basestation_runner.config.model import Application, Config, Site
 from basestation_runner.config.parts import limit_text
 from basestation_runner.config.resreq import holds
 from basestation_runner.privexec import unsupported
-from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
+from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError, Step
 
 
 def order(config: Config, message: Mapping[str, Any]) -> Order:
@@ -57,6 +57,7 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
         env=_environment(made),
         request={name: message[name] for name in told},
         groups=made.groups.value if made.groups.origin == "job" else None,
+        **_steps(made),
         **_limits(made, application),
     )
 
@@ -82,6 +83,15 @@ def _limits(made: Effective, application: Application) -> dict[str, Any]:
         "limits": {name: limit.value for name, limit in made.limits.items() if limit.origin != "site"},
         "limit_texts": {name: str(limit_text(name, limit.value)) for name, limit in made.limits.items()},
         "clears": application.leftovers == "kill",
+    }
+
+
+def _steps(made: Effective) -> dict[str, Any]:
+    """Return the fields of an order that say what runs before and after its job."""
+    return {
+        "before": tuple(Step(step.origin, step.value) for step in made.before),
+        "after": tuple(Step(step.origin, step.value) for step in made.after),
+        "added_env": tuple(name for name, variable in made.env.items() if variable.origin == "job"),
     }
 
 
@@ -124,6 +134,7 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
         appended_args=(),
         env=_environment(made),
         request=None,
+        **_steps(made),
         **_limits(made, application),
     )
 

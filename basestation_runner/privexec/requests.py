@@ -87,6 +87,8 @@ class Requests:
                     connection.send({"ok": False, "error": f"its end is not known: {event['reason']}"})
                 case "started":
                     connection.send({"ok": True, "pid": event["pid"]})
+                case "ended" if event["record"].get("not_run"):
+                    connection.send({"ok": False, "error": event["record"]["not_run"]})
                 case "ended":  # it was ordered before under this id
                     connection.send({"ok": True, "pid": event["record"]["pid"]})
             connection.close()
@@ -115,6 +117,6 @@ class Requests:
 
 def _returncode(record: Mapping[str, Any] | None) -> int:
     """Return an exit record's code as a legacy watcher expects it: of a signal its negative number."""
-    if record is None:
+    if record is None or record.get("not_run"):
         return LOST_CODE
     return int(record["exit_code"] if record["signal"] is None else -record["signal"])

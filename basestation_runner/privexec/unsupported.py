@@ -8,8 +8,6 @@ def reason(values: Effective) -> str | None:
     wanted = {
         f"mode {values.mode.value}": values.mode.value != "direct",
         f"launch_type {values.launch_type.value}": values.launch_type.value != "serial",
-        "pre_exec": bool(values.before),
-        "post_exec": bool(values.after),
     }
     missing = next((name for name, is_wanted in wanted.items() if is_wanted), None)
     return None if missing is None else f"{missing} is not supported by this helper yet"

@@ -399,6 +399,9 @@ class Jobs:
 
     def _ended(self, job: Job, record: dict[str, Any]) -> None:
         code, signal = record.get("exit_code"), record.get("signal")
+        if record["not_run"] is not None:
+            self._not_run(job, record)
+            return
         if code is None and signal is None:  # never taken for 0
             self._given_up(job, Event.LOST, "its exit code is not known")
             return
@@ -421,9 +424,17 @@ class Jobs:
         self._ledger.after(partial(self._completions.write, job.site, job.script, summary))
         self._notify("complete", job, code if signal is None else -signal)
 
-    def _given_up(self, job: Job, event: Event, reason: str) -> None:
+    def _not_run(self, job: Job, record: dict[str, Any]) -> None:
+        """Steps before the job have run, and it has not: for good, since they may have had an effect."""
+        was_cancelled = record.get("cancelled") is True
+        self._given_up(job, Event.CANCELLED if was_cancelled else Event.NOT_RUN, record["not_run"], record)
+
+    def _given_up(self, job: Job, event: Event, reason: str, record: Mapping[str, Any] | None = None) -> None:
         job.state = advance(job.state, event)
-        self._ledger.given_up(job.seq, job.state, reason, now=time.time())
+        if record is None:
+            self._ledger.given_up(job.seq, job.state, reason, now=time.time())
+        else:
+            self._ledger.ended(job.seq, job.state, record, now=time.time(), reason=reason)
         self._leaves(job)
         self._ledger.after(
             partial(
@@ -638,6 +649,7 @@ def _record(value: object) -> dict[str, Any]:
     record = dict(value) if isinstance(value, dict) else {}
     record.update({field: _whole(record.get(field)) for field in _NUMBERS})
     record.update({field: _seconds(record.get(field)) for field in _SECONDS})
-    limit = record.get("limit")
-    record["limit"] = limit if isinstance(limit, str) else None
+    for field in ("limit", "not_run"):
+        text = record.get(field)
+        record[field] = text if isinstance(text, str) else None
     return record

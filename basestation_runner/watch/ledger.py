@@ -326,12 +326,15 @@ class Ledger:
         """The job did not start and is to be tried again."""
         self._write("UPDATE jobs SET state = ?, reason = ? WHERE seq = ?", State.QUEUED, reason, seq)
 
-    def ended(self, seq: int, state: State, record: Mapping[str, Any], *, now: float) -> None:
-        """The job ended, as its exit record says."""
+    def ended(
+        self, seq: int, state: State, record: Mapping[str, Any], *, now: float, reason: str | None = None
+    ) -> None:
+        """The job ended, as its exit record says; or steps before it did, and it was not run for this reason."""
         self._write(
-            "UPDATE jobs SET state = ?, reason = NULL, exit_code = ?, signal = ?, pid = coalesce(?, pid),"
+            "UPDATE jobs SET state = ?, reason = ?, exit_code = ?, signal = ?, pid = coalesce(?, pid),"
             " started_at = coalesce(?, started_at), ended_at = ?, record = ? WHERE seq = ?",
             state,
+            reason,
             record.get("exit_code"),
             record.get("signal"),
             record.get("pid"),

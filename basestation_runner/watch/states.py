@@ -42,6 +42,7 @@ class Event(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     LOST = "lost"
     REFUSED = "refused"
+    NOT_RUN = "not run"  # but steps before it; a successor helper may have taken these for it
 
 
 FINAL: Final = frozenset(
@@ -65,6 +66,7 @@ _ENDS: Final = {
     Event.TIMED_OUT: State.TIMED_OUT,
     Event.OUT_OF_MEMORY: State.OUT_OF_MEMORY,
     Event.LOST: State.LOST,
+    Event.NOT_RUN: State.REFUSED,
 }
 
 TABLE: Final[Mapping[State, Mapping[Event, State]]] = {

@@ -462,13 +462,13 @@ def test_the_kept_end_of_a_log_begins_with_the_jobs_first_words_however_slow_its
     station.daemon.stop()
     slow = """
 import os
-from basestation_runner.privexec import keeper
-def receive(channel, real=keeper._receive):
+from basestation_runner.privexec import child
+def receive(channel, real=child.receive):
     data, descriptors = real(channel)
     while descriptors and not os.fstat(descriptors[0]).st_size:
         pass
     return data, descriptors
-keeper._receive = receive
+child.receive = receive
 """
     station.start(command=[str(launcher(station.installation, slow))])
     assert station.run(station.order(site, station.mission(site), "do.sh", "echo first"))["log_tail"] == "first\n"

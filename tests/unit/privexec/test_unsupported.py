@@ -24,26 +24,11 @@ PLAIN = Application(name="plain", scripts=("a",))
         ({"mode": "sandbox"}, "mode sandbox"),
         ({"launch_type": "openmpi"}, "launch_type openmpi"),
         ({"launch_type": "mpich"}, "launch_type mpich"),
-        ({"pre_exec": ("/a",)}, "pre_exec"),
-        ({"post_exec": ("/a",)}, "post_exec"),
     ],
 )
 def test_a_profile_with_what_this_helper_cannot_do_is_told_by_name(changes: dict[str, Any], what: str) -> None:
     application = evolve(PLAIN, **changes)
     values = effective(SITE, application, NOTHING)
-    assert reason(values) == f"{what} is not supported by this helper yet"
-
-
-@pytest.mark.parametrize(
-    ("additions", "what"),
-    [
-        ({"pre_exec": ["/steps/a"]}, "pre_exec"),
-        ({"post_exec": ["/steps/a"]}, "post_exec"),
-    ],
-)
-def test_so_is_what_only_the_job_wants(additions: dict[str, Any], what: str) -> None:
-    application = evolve(PLAIN, job_pre_post_exec="allow", job_exec_dirs=("/steps",))
-    values = effective(SITE, application, of_data(additions))
     assert reason(values) == f"{what} is not supported by this helper yet"
 
 
@@ -76,6 +61,8 @@ def test_every_field_of_a_profile_is_one_that_has_been_thought_of() -> None:
         "resreq",
         "command",
         "leftovers",
+        "pre_exec",
+        "post_exec",
         "limits",
         "job_pre_post_exec",
         "job_exec_dirs",
@@ -83,5 +70,5 @@ def test_every_field_of_a_profile_is_one_that_has_been_thought_of() -> None:
         "sandbox",
         "priority",
     }
-    told = {"mode", "launch_type", "pre_exec", "post_exec"}
+    told = {"mode", "launch_type"}
     assert {field.name for field in Application.__attrs_attrs__} == done | decided | told

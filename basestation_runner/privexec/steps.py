@@ -1,0 +1,150 @@
+"""The steps before and after a job, in its keeper: each is a process that becomes the site exactly as the job does.
+
+Profile's before, job's before, job, job's after, profile's after. The profile's last step runs whatever became of the
+others, once one of them or the job has begun. A job without steps does not come here.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from basestation_runner import nss
+from basestation_runner.privexec import child
+from basestation_runner.privexec.child import Child, Log
+from basestation_runner.privexec.claims import Claims
+from basestation_runner.privexec.ending import CANCELLED, Ending
+from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.leaf import Leaf
+from basestation_runner.privexec.order import PROFILE, Order
+
+STEP_SECONDS: Final = 600
+"""How long one step may take; the job's own time does not count it."""
+
+
+class NotRunError(Exception):
+    """A step has begun, and the job is not run: it can never be ordered again, since a step may have had an effect."""
+
+    def __init__(self, reason: str, steps: "Steps", *, cancelled: bool = False) -> None:
+        """Keep the reason, how the steps went, and whether somebody has cancelled the job."""
+        super().__init__(reason)
+        self.steps = steps
+        self.cancelled = cancelled
+
+
+class Setting(NamedTuple):
+    """What all steps of one job have in common. `mark` makes the claim's content for the process that runs now."""
+
+    order: Order
+    file: int
+    account: nss.Account
+    who: Identity
+    claims: Claims
+    cache_dir: str
+    mark: Callable[[Child], dict[str, Any]]
+    report: Callable[[dict[str, Any]], None]
+
+
+class Steps:
+    """The steps of one job and how they went."""
+
+    def __init__(self, setting: Setting) -> None:
+        """Nothing runs before `begin` or `after`."""
+        self.results: list[dict[str, Any]] = []
+        """Of each step: {"step", "exit_code", "signal", "seconds", "failed"}, the last why it failed, or None."""
+        self.had_to_end = False
+        """Whether one of them had to be ended."""
+        self._setting = setting
+
+    def begin(self, job: Child) -> None:
+        """Run the steps before the job, whose child waits, and start the job. Raises NotRunError if that must not run."""
+        order = self._setting.order
+        for number in range(len(order.before)):
+            self._require_wanted()
+            failed = self._run(number, job.log, can_be_cancelled=True)
+            if failed is not None:
+                self._require_wanted()
+                raise NotRunError(f"{order.step_title(number)} {failed}", self)
+        self._require_wanted()
+        self._note(job)
+        job.go()
+        job.await_exec()
+        if not job.is_ready:
+            raise NotRunError(job.why_not or "its process ended before the program was started", self)
+
+    def after(self, log: Log | None, *, did_run: bool, cancelled: bool) -> None:
+        """Run the steps after the job, or after what kept it from running: then the profile's alone."""
+        order = self._setting.order
+        for number, step in enumerate(order.after, len(order.before)):
+            if step.origin == PROFILE or (did_run and not cancelled):
+                failed = self._run(number, log, can_be_cancelled=step.origin != PROFILE)
+                if failed is not None and log is not None:
+                    log.write_line("ERROR", f"{order.called}: {order.step_title(number)} {failed}")
+
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether a step was ended because somebody has cancelled the job."""
+        return any(result["failed"] == CANCELLED for result in self.results)
+
+    def _require_wanted(self) -> None:
+        if self._setting.claims.is_cancelled(self._setting.order.job_id):
+            raise NotRunError("it was cancelled before it ran", self, cancelled=True)
+
+    def _run(self, number: int, log: Log | None, *, can_be_cancelled: bool) -> str | None:
+        """Run one step to its end; return why it failed, or None."""
+        order, file, account, who, claims, cache_dir, _, report = self._setting
+        with_log = [file] if log is None else [file, log.descriptor]
+        begun = time.monotonic()
+        failed: str | None = None
+        code: int | None = None
+        try:
+            made = child.fork(cache_dir)
+        except OSError as error:
+            failed = f"could not be started: {error.strerror}"
+        else:
+            made.order(account, who, with_log, number)
+            self._note(made)
+            made.go()
+            made.await_exec()
+            ending = Ending(
+                who,
+                made.pid,
+                Leaf(order.cgroup),
+                is_cancelled=lambda: can_be_cancelled and claims.is_cancelled(order.job_id),
+            )
+            ending.wait(made.began + STEP_SECONDS)
+            if ending.reason is not None or (order.clears and number >= len(order.before)):
+                self.had_to_end = True
+                ending.clear()
+            _, status = os.waitpid(made.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            failed = _failure(made, ending.reason, code)
+            made.close()
+        result = {
+            "step": order.step_title(number),
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
+            "seconds": time.monotonic() - begun,
+            "failed": failed,
+        }
+        self.results.append(result)
+        report(result)
+        return failed
+
+    def _note(self, running: Child) -> None:
+        """Have the claim name the process that runs now, so that it is waited for should this one be killed."""
+        with suppress(OSError):  # on a full disk: then only a cgroup tells what is left of a killed keeper's job
+            self._setting.claims.hand_on(self._setting.order.job_id, self._setting.mark(running))
+
+
+def _failure(step: Child, ended_because: str | None, code: int) -> str | None:
+    if not step.is_ready:
+        return f"could not be started: {step.why_not or f'its process ended before ({code})'}"
+    if ended_because == CANCELLED:
+        return CANCELLED
+    if ended_because is not None:
+        return f"was stopped: it ran longer than {STEP_SECONDS // 60}m"
+    if code:
+        return f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+    return None
