@@ -67,6 +67,10 @@ class Tree:
         """Return a descriptor of the directory at `path`. Raises PathRefusedError, PathBusyError or OSError."""
         return self._open(path, os.O_PATH | os.O_DIRECTORY)
 
+    def open_place(self, path: str) -> int:
+        """Return an O_PATH descriptor of whatever is at `path`. Raises PathRefusedError, PathBusyError or OSError."""
+        return self._open(path, os.O_PATH)
+
     def open_log(self, path: str, gid: int) -> tuple[int, bool]:
         """Open the log at `path` to append to it, made with group `gid` if it did not exist.
 

@@ -13,7 +13,7 @@ from basestation_runner import logs, nss, processes, proctitle, trust
 from basestation_runner.config import apart
 from basestation_runner.config.model import Config, Site
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
-from basestation_runner.privexec import accounts
+from basestation_runner.privexec import accounts, support
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
@@ -58,10 +58,11 @@ def run(options: HelperOptions) -> int:
     claims = Claims(options.state_dir)
     locks = hold([f"{options.priv_exec_socket}.lock", str(options.state_dir / "lock")])
 
+    missing = support.missing()
     events = Loop()
     table = Jobs(events, claims, _cgroups(options.cgroup_root, config), forks)
     table.adopt()
-    server = Server(events, Requests(config, table, events).take, caller.watcher_uid)
+    server = Server(events, Requests(config, table, events, missing).take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
     lost: list[str] = []
 
@@ -89,6 +90,7 @@ def run(options: HelperOptions) -> int:
         socket=str(options.priv_exec_socket),
         watcher=options.watcher_user or "the helper's own account",
         mode="CAP_SETUID and CAP_SETGID" if changes else "single-account mode",
+        **{f"no_{what.partition(' ')[2]}": why for what, why in missing.items()},
     )
     notifier.ready(status())
     events.run()

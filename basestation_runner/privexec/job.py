@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import nss, trust
 from basestation_runner.errors import RunnerError
-from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath
-from basestation_runner.privexec import capabilities, identity, limits
+from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath, path_of
+from basestation_runner.privexec import bwrap, capabilities, identity, limits
 from basestation_runner.privexec.identity import DropError, Identity
-from basestation_runner.privexec.order import PROFILE, NotNowError, Order, RefusedError
+from basestation_runner.privexec.launch import launched
+from basestation_runner.privexec.order import PROFILE, NotNowError, Order, RefusedError, Sandbox
 
 GO: Final = b"g"
 """The keeper's word that the claim is written. End of file instead of it means: run nothing."""
@@ -136,24 +137,49 @@ def _execute(keeper: socket.socket, work: _Work) -> None:
     opened = {"readable": readable, "start": os.fstat(log).st_size}
     socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
     with _about(f"the mission directory {order.mission_dir}{inside}"):
-        os.fchdir(tree.open_directory(order.mission_dir))
+        mission = tree.open_directory(order.mission_dir)
+        os.fchdir(mission)
     with _about(f"the home directory {order.home}{inside}"):
         os.close(tree.open_directory(order.home))
-    argv = [*_program(order), *_translated(order, tree), *order.appended_args]
+    argv: Sequence[str] = [*_program(order), *_translated(order, tree), *order.appended_args]
     environment, warnings = _environment(order, account, work.cache_dir)
     _tell(keeper, warnings=warnings)
     _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)))
     if order.before and keeper.recv(1) != GO:
         return
     what = f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"
+    if order.launcher is not None:
+        argv, environment = launched(order.launcher, order.tasks, argv, environment, order.added_env)
+        what = f"the launcher {argv[0]}"
+    if order.sandbox is not None:
+        argv, environment = _enclosed(order.sandbox, order, mission, argv, environment)
+        what = f"the sandbox {argv[0]}"
     _become(what, argv, environment, log, who)
+
+
+def _enclosed(
+    sandbox: Sandbox, order: Order, mission: int, argv: Sequence[str], environment: Mapping[str, str]
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return command and environment that run the job, or a step of its own, in its sandbox."""
+    directory = _tree(order).host_path(order.mission_dir)
+    mounts = [bwrap.Place(path, os.dup(mission), writable=True) for path in {directory, path_of(mission)}]
+    for kind, places, writable in (("input", sandbox.inputs, False), ("output", sandbox.outputs, True)):
+        for path, prefix in places:
+            with _about(f"the {kind} {path}"):
+                mounts.append(bwrap.Place(path, bwrap.opened(path, prefix), writable))
+    interpreter, *scripts = order.program
+    needed = [interpreter, argv[0], *map(os.path.dirname, scripts)]
+    with _about("the sandbox"):
+        return bwrap.enclosed(argv, environment, bwrap.View(mounts, needed, sandbox.network, directory))
 
 
 def _execute_step(keeper: socket.socket, work: _Work, number: int) -> None:
     order, account, who, _, log, cache_dir = work
     step = order.steps[number]
+    mission = None
     try:
-        os.fchdir(_tree(order).open_directory(order.mission_dir))
+        mission = _tree(order).open_directory(order.mission_dir)
+        os.fchdir(mission)
     except (RefusedError, NotNowError, PathRefusedError, PathBusyError, OSError):
         # What has been begun is finished, whatever the job has done to its directories.
         os.chdir("/")
@@ -165,7 +191,12 @@ def _execute_step(keeper: socket.socket, work: _Work, number: int) -> None:
             _require_roots_own(step.argv[0])
     environment, _ = _environment(order, account, cache_dir, left_out=order.added_env if is_outer else ())
     _tell(keeper, outcome="ready", command=_cut(shlex.join(step.argv)))
-    _become(what, step.argv, environment, os.open(os.devnull, os.O_WRONLY) if log is None else log, who)
+    argv = step.argv
+    if order.sandbox is not None and not is_outer:
+        if mission is None:
+            raise RefusedError("the mission directory is gone")
+        argv, environment = _enclosed(order.sandbox, order, mission, argv, environment)
+    _become(what, argv, environment, os.open(os.devnull, os.O_WRONLY) if log is None else log, who)
 
 
 def _become(what: str, argv: Sequence[str], environment: Mapping[str, str], log: int, who: Identity) -> None:
@@ -175,7 +206,7 @@ def _become(what: str, argv: Sequence[str], environment: Mapping[str, str], log:
     os.dup2(log, 2)
     limits.confine(who.address_space)
     with _about(what):
-        os.execve(argv[0], argv, environment)  # noqa: S606 - the job itself, as an argument list
+        os.execve(argv[0], [*argv], environment)  # noqa: S606 - the job itself, as an argument list
 
 
 def _program(order: Order) -> Sequence[str]:

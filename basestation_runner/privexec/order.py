@@ -51,6 +51,14 @@ class Step(NamedTuple):
         return f"the {'application' if self.origin == PROFILE else 'job'}'s {field} {self.argv[0]}"
 
 
+class Sandbox(NamedTuple):
+    """What a job in a sandbox sees: each input and output with the place of the host that it must not lead out of."""
+
+    network: bool
+    inputs: Sequence[Sequence[str]]
+    outputs: Sequence[Sequence[str]]
+
+
 class Order(NamedTuple):
     """One job to start: the site and the application from the helper's own config, the rest from the request.
 
@@ -62,7 +70,7 @@ class Order(NamedTuple):
     bytes, `cpu` in per cent of a processor, `tasks`; `limit_texts` says them and the site's to people. `clears`: what
     the job leaves behind is killed. `cgroup` is where the job's is to be made, None for nowhere. `before` and `after`
     are the steps in the order in which they run. `added_env` names those of `env` that the job adds, which nothing of
-    the application's own gets.
+    the application's own gets. `launcher` starts a parallel job's `tasks`.
     """
 
     job_id: str
@@ -87,6 +95,9 @@ class Order(NamedTuple):
     before: Sequence[Step] = ()
     after: Sequence[Step] = ()
     added_env: Sequence[str] = ()
+    launcher: str | None = None
+    tasks: int = 1
+    sandbox: Sandbox | None = None
 
     @property
     def called(self) -> str:
@@ -112,4 +123,6 @@ class Order(NamedTuple):
         fields = json.loads(data)
         for name in ("before", "after"):
             fields[name] = [Step(*step) for step in fields[name]]
+        if fields["sandbox"] is not None:
+            fields["sandbox"] = Sandbox(*fields["sandbox"])
         return cls(**{**fields, "site": OrderedSite(**fields["site"])})

@@ -10,16 +10,20 @@ from itertools import pairwise
 from typing import Any
 
 from basestation_runner.config.additions import NOTHING, AdditionsError, of_data
-from basestation_runner.config.effective import ConflictsError, Effective, effective
+from basestation_runner.config.effective import ConflictsError, Effective, Value, effective
 from basestation_runner.config.model import Application, Config, Site
 from basestation_runner.config.parts import limit_text
 from basestation_runner.config.resreq import holds
+from basestation_runner.paths import lies_beneath
 from basestation_runner.privexec import unsupported
-from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError, Step
+from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError, Sandbox, Step
 
 
-def order(config: Config, message: Mapping[str, Any]) -> Order:
-    """Given a well-formed dispatch of our own watcher, return what it orders. Raises RefusedError or NotNowError."""
+def order(config: Config, message: Mapping[str, Any], missing: Mapping[str, str]) -> Order:
+    """Given a well-formed dispatch of our own watcher, return what it orders. Raises RefusedError or NotNowError.
+
+    `missing` is what does not work on this host, with the reasons.
+    """
     site = config.sites.get(message["site"])
     # Compared before anything else is believed: both sides must mean the same site by the name.
     if site is None or config.digest(site.name) != message["digest"]:
@@ -39,8 +43,8 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
         raise RefusedError(f"its additions make no sense: {error}") from error
     except ConflictsError as error:  # the profile has changed since the request was accepted, and may change again
         raise NotNowError(str(error)) from error
-    if (missing := unsupported.reason(made) or _unmet(config, made)) is not None:
-        raise NotNowError(missing)
+    if (reason := unsupported.reason(made, missing) or _unmet(config, made)) is not None:
+        raise NotNowError(reason)
     return Order(
         job_id=message["job_id"],
         site=_ordered(site),
@@ -57,7 +61,7 @@ def order(config: Config, message: Mapping[str, Any]) -> Order:
         env=_environment(made),
         request={name: message[name] for name in told},
         groups=made.groups.value if made.groups.origin == "job" else None,
-        **_steps(made),
+        **_running(made, application),
         **_limits(made, application),
     )
 
@@ -86,16 +90,38 @@ def _limits(made: Effective, application: Application) -> dict[str, Any]:
     }
 
 
-def _steps(made: Effective) -> dict[str, Any]:
-    """Return the fields of an order that say what runs before and after its job."""
+def _running(made: Effective, application: Application) -> dict[str, Any]:
+    """Return the fields of an order that say how its job is run, and what runs before and after it."""
     return {
         "before": tuple(Step(step.origin, step.value) for step in made.before),
         "after": tuple(Step(step.origin, step.value) for step in made.after),
         "added_env": tuple(name for name, variable in made.env.items() if variable.origin == "job"),
+        "launcher": None if made.launch_type.value == "serial" else made.launch_type.value,
+        "tasks": made.tasks.value,
+        "sandbox": _sandbox(made, application) if made.mode.value == "sandbox" else None,
     }
 
 
-def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Order:
+def _sandbox(made: Effective, application: Application) -> Sandbox:
+    """Return what a job in a sandbox sees; a place that the profile names itself is its own prefix."""
+    options = application.sandbox
+
+    def confined(places: Sequence[Value[str]], prefixes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (place.value, place.value if place.origin == "profile" else _prefix(place.value, prefixes))
+            for place in places
+        )
+
+    return Sandbox(
+        made.network.value, confined(made.inputs, options.job_inputs), confined(made.outputs, options.job_outputs)
+    )
+
+
+def _prefix(path: str, prefixes: Sequence[str]) -> str:
+    return max((prefix for prefix in prefixes if lies_beneath(path, prefix)), key=len)
+
+
+def legacy_order(config: Config, message: Mapping[str, Any], job_id: str, missing: Mapping[str, str]) -> Order:
     """Given a well-formed dispatch of a BaseRunnerMulti, return what it orders. Raises RefusedError.
 
     Its argv is finished, and must be what our own rules would have made: the site's interpreter, a listed script
@@ -115,8 +141,8 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
         raise RefusedError(f"script {script} is not listed in any application of the site")
     _require_run_by(application, config, site, script)
     made = effective(site, application, NOTHING)
-    if (missing := unsupported.reason(made) or _unmet(config, made)) is not None:
-        raise RefusedError(missing)
+    if (reason := unsupported.reason(made, missing) or _unmet(config, made)) is not None:
+        raise RefusedError(reason)
     log_file = message["log_file"]
     mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
     return Order(
@@ -134,7 +160,7 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str) -> Ord
         appended_args=(),
         env=_environment(made),
         request=None,
-        **_steps(made),
+        **_running(made, application),
         **_limits(made, application),
     )
 

@@ -29,8 +29,10 @@ Action = Callable[[Connection, protocol.Message], None]
 class Requests:
     """The helper's table of actions, one for each request that protocol.py knows."""
 
-    def __init__(self, config: Config, jobs: Jobs, events: Loop) -> None:
+    def __init__(self, config: Config, jobs: Jobs, events: Loop, missing: Mapping[str, str]) -> None:
+        """`missing` is what does not work on this host, with the reasons."""
         self._config = config
+        self._missing = missing
         self._fingerprint = fingerprint({name: config.digest(name) for name in config.sites})
         self._jobs = jobs
         self._loop = events
@@ -53,11 +55,12 @@ class Requests:
     def _hello(self, connection: Connection, _: protocol.Message) -> None:
         answer = {"reply": "hello", "ok": True, "version": protocol.VERSION, "pid": os.getpid(), "program": __version__}
         answer["config"] = self._fingerprint
+        answer["missing"] = dict(self._missing)
         connection.send(answer)
 
     def _dispatch(self, connection: Connection, message: protocol.Message) -> None:
         def order() -> Order:
-            return policy.order(self._config, message)
+            return policy.order(self._config, message, self._missing)
 
         self._jobs.dispatch(message["job_id"], order, connection.send, connection.peer_uid)
 
@@ -77,7 +80,7 @@ class Requests:
         job_id = message.get("job_id") or str(uuid.uuid4())
 
         def order() -> Order:
-            return policy.legacy_order(self._config, message, job_id)
+            return policy.legacy_order(self._config, message, job_id, self._missing)
 
         def answer(event: protocol.Message) -> None:
             match event["event"]:

@@ -58,7 +58,7 @@ class Steps:
         self._setting = setting
 
     def begin(self, job: Child) -> None:
-        """Run the steps before the job, whose child waits, and start the job. Raises NotRunError if that must not run."""
+        """Run the steps before the job, whose child waits, and start that. Raises NotRunError if it must not run."""
         order = self._setting.order
         for number in range(len(order.before)):
             self._require_wanted()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.host.helper_client import launcher
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -87,10 +89,13 @@ def test_a_request_that_would_change_its_profile_is_set_aside_with_all_reasons(
 def test_a_job_waits_while_its_profile_cannot_be_done_and_runs_when_it_has_changed(
     installation: Installation, site: Site, mission: Path
 ) -> None:
-    helper, watcher = start(installation, ", mode: sandbox")
+    prelude = "from basestation_runner.privexec import bwrap\nbwrap.BWRAP = '/nowhere/bwrap'\n"
+    installation.write(installation.applications_config, PROFILE % ", mode: sandbox")
+    helper = installation.start_helper(command=[str(launcher(installation, prelude))])
+    watcher = installation.start_watcher()
     drop(installation, site, mission, "env: {CASE: '7'}\n")
     postponed = watcher.wait_event(lambda event: event["event"] == "job postponed")
-    assert postponed["reason"] == "mode sandbox is not supported by this helper yet"
+    assert postponed["reason"] == "mode sandbox does not work on this host: /nowhere/bwrap is not installed"
     watcher.stop()
     helper.stop()
     _, watcher = start(installation)

@@ -18,7 +18,7 @@ from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account, Group, LookupFailedError
 from basestation_runner.privexec import accounts, policy
 from basestation_runner.privexec.accounts import Caller, Resolved, resolve
-from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
+from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError, Sandbox, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,14 @@ container:
 
 Groups = tuple[str | int, ...] | None
 """What a site's entry names, None for the account's own."""
+
+
+def order(known: Config, message: dict[str, Any]) -> Order:
+    return policy.order(known, message, {})
+
+
+def legacy_order(known: Config, message: dict[str, Any], job_id: str) -> Order:
+    return policy.legacy_order(known, message, job_id, {})
 
 
 def config(groups: str = "null") -> Config:
@@ -181,7 +189,7 @@ def not_now(host: Host, groups: Groups = None, caller: Caller = CALLER) -> NotNo
 def test_an_order_is_the_helpers_own_site_and_profile_and_the_requests_words() -> None:
     known = config()
     message = dispatch()
-    assert policy.order(known, message) == Order(
+    assert order(known, message) == Order(
         job_id="c0ffee00-01",
         site=OrderedSite(
             name="one",
@@ -218,7 +226,7 @@ def with_profile(profile: str) -> Config:
 
 def ordered(profile: str = "timing_line: true", **additions: Any) -> Order:  # noqa: ANN401 - JSON
     known = with_profile(profile)
-    return policy.order(known, dispatch(digest=known.digest("one"), additions=additions))
+    return order(known, dispatch(digest=known.digest("one"), additions=additions))
 
 
 def test_what_the_request_adds_is_worked_out_by_the_helper_itself() -> None:
@@ -248,12 +256,42 @@ def test_additions_that_no_request_can_have_are_refused(additions: dict[str, Any
         ordered(**additions)
 
 
-def test_a_job_waits_while_the_helper_cannot_do_what_it_must_have() -> None:
-    with pytest.raises(NotNowError, match="mode sandbox is not supported by this helper yet"):
-        ordered("mode: sandbox")
+def test_a_job_waits_while_the_host_cannot_do_what_it_must_have() -> None:
     known = with_profile("mode: sandbox")
+    message = dispatch(digest=known.digest("one"))
+    missing = {"mode sandbox": "it is gone"}
+    with pytest.raises(NotNowError, match="mode sandbox does not work on this host: it is gone"):
+        policy.order(known, message, missing)
     with pytest.raises(RefusedError, match="mode sandbox"):
-        policy.legacy_order(known, legacy(), "a")
+        policy.legacy_order(known, legacy(), "a", missing)
+
+
+def test_steps_launcher_and_what_a_job_adds_are_in_its_order() -> None:
+    fields = "launch_type: mpich, tasks: {max: 4}, pre_exec: [/a, b], env: {LEVEL: '3'}"
+    allowed = f"{fields}, job_pre_post_exec: allow, job_exec_dirs: [/steps]"
+    order = ordered(allowed, tasks=3, env={"CASE": "7"}, pre_exec=["/steps/x"], post_exec=["/steps/y"])
+    assert order.before == (Step("profile", ("/a", "b")), Step("job", ("/steps/x",)))
+    assert order.after == (Step("job", ("/steps/y",)),)
+    assert [order.step_title(number) for number in range(3)] == [
+        "the application's pre_exec /a",
+        "the job's pre_exec /steps/x",
+        "the job's post_exec /steps/y",
+    ]
+    assert (order.launcher, order.tasks, order.added_env, order.sandbox) == ("mpich", 3, ("CASE",), None)
+
+
+def test_each_place_that_a_sandboxed_job_sees_comes_with_what_it_must_not_lead_out_of() -> None:
+    options = "network: true, inputs: [/data], job_inputs: [/srv/one/in, /srv/one/in/deep], job_outputs: [/srv/one/out]"
+    order = ordered(f"mode: sandbox, sandbox: {{{options}}}", inputs=["/in/deep/a", "/in/b"], outputs=["/out/a"])
+    assert order.sandbox == Sandbox(
+        network=True,
+        inputs=(
+            ("/data", "/data"),
+            ("/srv/one/in/b", "/srv/one/in"),
+            ("/srv/one/in/deep/a", "/srv/one/in/deep"),
+        ),
+        outputs=(("/srv/one/out/a", "/srv/one/out"),),
+    )
 
 
 def test_a_job_waits_while_the_host_is_not_what_it_needs() -> None:
@@ -281,17 +319,17 @@ def test_a_job_may_have_fewer_groups_than_its_site_with_the_same_effective_one()
 
 
 def test_the_program_is_the_sites_and_the_profile_strips_and_appends_arguments() -> None:
-    order = policy.order(config(), dispatch())
-    assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
-    assert order.own_args == ["--mission_dir", "/home/sg123/mission1", "--verbose"]
-    assert order.appended_args == ["--job_id", "c0ffee00-01", "--queue_length", "3"]
-    assert order.jailed
+    made = order(config(), dispatch())
+    assert made.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
+    assert made.own_args == ["--mission_dir", "/home/sg123/mission1", "--verbose"]
+    assert made.appended_args == ["--job_id", "c0ffee00-01", "--queue_length", "3"]
+    assert made.jailed
 
 
 def test_an_order_can_be_told_as_the_request_that_it_was() -> None:
     message = dispatch()
-    assert policy.order(config(), message).request == {name: message[name] for name in TOLD}
-    assert policy.legacy_order(config(), legacy(), "ab").request is None
+    assert order(config(), message).request == {name: message[name] for name in TOLD}
+    assert legacy_order(config(), legacy(), "ab").request is None
 
 
 ORDERS: Final = st.builds(
@@ -335,18 +373,18 @@ def test_an_order_is_the_same_in_another_process(order: Order) -> None:
 @pytest.mark.parametrize("changes", [{"site": "none"}, {"site": ""}, {"digest": "ab" * 32}, {"digest": ""}])
 def test_an_order_from_another_configuration_waits(changes: dict[str, str]) -> None:
     with pytest.raises(NotNowError, match="different configurations") as error:
-        policy.order(config(), dispatch(**changes))
+        order(config(), dispatch(**changes))
     assert not error.value.absent
 
 
 def test_an_order_with_the_digest_of_another_site_waits() -> None:
     with pytest.raises(NotNowError):
-        policy.order(config(), dispatch(digest=config().digest("two")))
+        order(config(), dispatch(digest=config().digest("two")))
 
 
 def test_an_order_from_before_the_sites_entry_changed_waits() -> None:
     with pytest.raises(NotNowError):
-        policy.order(config(groups="[data]"), dispatch())
+        order(config(groups="[data]"), dispatch())
 
 
 @pytest.mark.parametrize(
@@ -366,27 +404,27 @@ def test_an_order_from_before_the_sites_entry_changed_waits() -> None:
 )
 def test_an_order_for_what_the_site_may_not_run_is_refused(changes: dict[str, str], reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
-        policy.order(config(), dispatch(**changes))
+        order(config(), dispatch(**changes))
 
 
 def test_a_default_application_runs_what_no_other_one_lists_but_nothing_outside_the_sites_directory() -> None:
     known = with_default()
     digest = known.digest("two")
-    order = policy.order(known, dispatch(site="two", digest=digest, application="rest", script="Other.py"))
-    assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Other.py")
-    assert not order.jailed
+    made = order(known, dispatch(site="two", digest=digest, application="rest", script="Other.py"))
+    assert made.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Other.py")
+    assert not made.jailed
     for script in ("", ".", "..", "../Other.py", "sub/Other.py", "/bin/sh", "Base.py"):
         with pytest.raises(RefusedError, match="not listed"):
-            policy.order(known, dispatch(site="two", digest=digest, application="rest", script=script))
+            order(known, dispatch(site="two", digest=digest, application="rest", script=script))
     with pytest.raises(RefusedError, match="not listed"):
-        policy.order(known, dispatch(site="two", digest=digest, application="base", script="Other.py"))
+        order(known, dispatch(site="two", digest=digest, application="base", script="Other.py"))
 
 
 # Orders of an existing watcher
 
 
 def test_an_existing_watchers_order_runs_the_arguments_as_they_are_and_its_paths_are_the_hosts() -> None:
-    order = policy.legacy_order(config(), legacy(), "ab-01")
+    order = legacy_order(config(), legacy(), "ab-01")
     assert order.program == ("/opt/basestation/bin/python", "/usr/local/basestation3/Base.py")
     assert order.own_args == ["--mission_dir", "/srv/one/m1", "--daemon"]
     assert order.appended_args == ()
@@ -399,7 +437,7 @@ def test_an_existing_watchers_order_runs_the_arguments_as_they_are_and_its_paths
 @pytest.mark.parametrize("more", [[], ["--mission_dir"], ["--verbose", "--mission_dir"], ["mission_dir", "/srv/x"]])
 def test_an_existing_watchers_order_without_a_mission_directory_works_where_the_log_is(more: list[str]) -> None:
     argv = [*legacy()["argv"][:2], *more]
-    assert policy.legacy_order(config(), legacy(argv=argv), "ab").mission_dir == "/srv/one/logs"
+    assert legacy_order(config(), legacy(argv=argv), "ab").mission_dir == "/srv/one/logs"
 
 
 @pytest.mark.parametrize(
@@ -423,21 +461,21 @@ def test_an_existing_watchers_order_without_a_mission_directory_works_where_the_
 )
 def test_an_existing_watchers_order_for_another_program_is_refused(argv: list[str]) -> None:
     with pytest.raises(RefusedError):
-        policy.legacy_order(config(), legacy(argv=argv), "ab")
+        legacy_order(config(), legacy(argv=argv), "ab")
 
 
 def test_an_existing_watchers_order_for_what_the_default_application_runs_is_taken() -> None:
     argv = ["/opt/basestation/bin/python", "/usr/local/basestation3/Other.py"]
-    assert policy.legacy_order(with_default(), legacy(site="two", argv=argv), "ab").application == "rest"
+    assert legacy_order(with_default(), legacy(site="two", argv=argv), "ab").application == "rest"
     for path in ("/usr/local/basestation3/", "/usr/local/basestation3/..", "/usr/local/basestation3/sub/Other.py"):
         with pytest.raises(RefusedError):
-            policy.legacy_order(with_default(), legacy(site="two", argv=[argv[0], path]), "ab")
+            legacy_order(with_default(), legacy(site="two", argv=[argv[0], path]), "ab")
 
 
 @pytest.mark.parametrize("name", ["none", "", "container"])
 def test_an_existing_watchers_order_for_a_site_that_cannot_be_served_is_refused(name: str) -> None:
     with pytest.raises(RefusedError):
-        policy.legacy_order(config(), legacy(site=name), "ab")
+        legacy_order(config(), legacy(site=name), "ab")
 
 
 # Identity

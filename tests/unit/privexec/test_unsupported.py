@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from basestation_runner.config.additions import NOTHING, of_data
-from basestation_runner.config.effective import effective
+from basestation_runner.config.effective import Value, effective
 from basestation_runner.config.model import Application, Site
 from basestation_runner.config.parts import Limits
 from basestation_runner.config.resreq import parse
@@ -26,10 +26,18 @@ PLAIN = Application(name="plain", scripts=("a",))
         ({"launch_type": "mpich"}, "launch_type mpich"),
     ],
 )
-def test_a_profile_with_what_this_helper_cannot_do_is_told_by_name(changes: dict[str, Any], what: str) -> None:
-    application = evolve(PLAIN, **changes)
-    values = effective(SITE, application, NOTHING)
-    assert reason(values) == f"{what} is not supported by this helper yet"
+def test_what_does_not_work_on_this_host_is_told_with_the_reason(changes: dict[str, Any], what: str) -> None:
+    values = effective(SITE, evolve(PLAIN, **changes), NOTHING)
+    assert (
+        reason(values, {what: "it is not there", "other": "no"})
+        == f"{what} does not work on this host: it is not there"
+    )
+    assert reason(values, {"other": "no"}) is None
+
+
+def test_a_mode_that_nobody_has_built_is_told_by_name() -> None:
+    values = evolve(effective(SITE, PLAIN, NOTHING), mode=Value("container", "profile"))
+    assert reason(values, {}) == "mode container is not supported by this helper yet"
 
 
 def test_what_this_helper_does_is_no_reason() -> None:
@@ -41,7 +49,7 @@ def test_what_this_helper_does_is_no_reason() -> None:
         priority="interactive",
     )
     values = effective(SITE, application, of_data({"env": {"B": "c"}, "groups": ["one"], "tasks": 1}))
-    assert reason(values) is None
+    assert reason(values, {}) is None
 
 
 def test_every_field_of_a_profile_is_one_that_has_been_thought_of() -> None:
