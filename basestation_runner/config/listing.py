@@ -10,11 +10,12 @@ import click
 from attrs import AttrsInstance, fields_dict
 
 from basestation_runner.config.additions import NOTHING
-from basestation_runner.config.effective import Effective, Value, effective
+from basestation_runner.config.effective import effective
 from basestation_runner.config.load import load_files
 from basestation_runner.config.model import Application, Config
 from basestation_runner.config.nested import guess
 from basestation_runner.config.parts import Limits, Sandbox, TaskRange, limit_text
+from basestation_runner.config.plain import effective_data
 from basestation_runner.config.resreq import Requirement
 from basestation_runner.errors import EXIT_OK, RunnerError, printable
 
@@ -71,24 +72,6 @@ def _said_as(name: str, value: object) -> Any:  # noqa: ANN401 - JSON
             return _said(value, type(value)())
         case tuple():
             return dict(value) if name in _PAIRS else list(value)
-    return value
-
-
-def effective_data(made: Effective) -> dict[str, Any]:
-    """Given what a job is run with, return it as plain data, each value with where it is from."""
-    fields = {name: getattr(made, name) for name in fields_dict(Effective)}
-    fields["limits"] = {name: Value(limit_text(name, limit.value), limit.origin) for name, limit in made.limits.items()}
-    return {name: _valued(value) for name, value in fields.items()}
-
-
-def _valued(value: object) -> Any:  # noqa: ANN401 - JSON
-    match value:
-        case Value(inner, origin):
-            return {"value": list(inner) if isinstance(inner, tuple) else inner, "from": origin}
-        case tuple():
-            return [_valued(part) for part in value]
-        case Mapping():
-            return {name: _valued(part) for name, part in value.items()}
     return value
 
 

@@ -126,6 +126,7 @@ class Config:
     default_application: str | None = None
     host: Host = Factory(Host)
     _digests: dict[str, str] = field(factory=dict, init=False, repr=False, eq=False)
+    _revisions: dict[str, str] = field(factory=dict, init=False, repr=False, eq=False)
 
     def application_for(self, site: Site, script: str) -> Application | None:
         """Given a script, return the profile that claims it among those that the site may use, else the default one."""
@@ -142,6 +143,12 @@ class Config:
             self._digests[site_name] = self._digest(self.sites[site_name])
         return self._digests[site_name]
 
+    def revision(self, application: str) -> str:
+        """Return a fingerprint of one profile, the same in every process."""
+        if application not in self._revisions:
+            self._revisions[application] = _hash(asdict(self.applications[application]))
+        return self._revisions[application]
+
     def _digest(self, site: Site) -> str:
         effective = {
             "site": asdict(site),
@@ -149,7 +156,11 @@ class Config:
             "default_application": self.default_application,
             "host": asdict(self.host),
         }
-        return hashlib.sha256(json.dumps(effective, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return _hash(effective)
+
+
+def _hash(data: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def fingerprint(digests: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,12 +15,14 @@ from basestation_runner.operate.client import Client
 from basestation_runner.operate.output import Table, age, short, when, who
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from basestation_runner.operate.client import Facts
     from basestation_runner.operate.output import Block
 
+_REVISION: Final = 12
+"""Digits of a profile's revision that are shown."""
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
 
@@ -113,6 +116,8 @@ def _everything(job: Facts) -> list[Block]:
     blocks: list[Block] = [
         "\n".join([f"Job {job['id']}", *(f"  {name.ljust(width)}  {printable(value)}" for name, value in shown)])
     ]
+    if job["dispatch"]:
+        blocks.append("\n".join(["It was started with:", *_dispatched(job)]))
     if steps := (job["record"] or {}).get("steps"):
         blocks.append("\n".join(["Its steps:", *(f"  {_step(step)}" for step in steps)]))
     tail = (job["record"] or {}).get("log_tail")
@@ -121,6 +126,37 @@ def _everything(job: Facts) -> list[Block]:
     elif job["ended_at"] is None and job["started_at"] is not None:
         blocks.append(f"It is running: `runner logs -f {short(job)}` shows its log.")
     return blocks
+
+
+def _dispatched(job: Facts) -> Iterator[str]:
+    """Return the lines of a dispatch record: as whom, what, and each value with where it is from."""
+    record = job["dispatch"]
+    lines = {
+        "account": f"{record['account']} (uid {record['uid']})" if "account" in record else None,
+        "groups": ", ".join(map(str, record.get("groups", ()))),
+        "command": shlex.join(record.get("argv", ())),
+        "variables": ", ".join(record.get("env", ())),
+        **{name: _origins(value) for name, value in record.get("effective", {}).items()},
+        "profile": str(record.get("revision", ""))[:_REVISION],
+    }
+    if job["profile_changed"]:
+        lines["profile"] += ", and the profile has changed since dispatch"
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        if value:
+            yield f"  {name.ljust(width)}  {printable(value)}"
+
+
+def _origins(value: Any) -> str:  # noqa: ANN401 - JSON
+    """Return a value of a job with who says so: the profile, the site or the job."""
+    match value:
+        case {"value": inner, "from": origin}:
+            return f"{shlex.join(map(str, inner)) if isinstance(inner, list) else inner} ({origin})"
+        case dict():
+            return ", ".join(f"{name}={_origins(inner)}" for name, inner in value.items())
+        case list():
+            return ", ".join(map(_origins, value))
+    return str(value)
 
 
 def _step(step: dict[str, Any]) -> str:

@@ -37,6 +37,8 @@ _LANG: Final = "C.UTF-8"
 _NO_HOME: Final = "/nonexistent"
 _MOST_BYTES: Final = 1 << 16
 _MOST_FILES: Final = 2
+_MOST_KEPT: Final = 8000
+"""Characters of a command that are kept in its job's dispatch record."""
 _SHOWN: Final = 500
 """Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
 
@@ -46,8 +48,8 @@ def run(keeper: socket.socket, cache_dir: str) -> NoReturn:
 
     The order comes as a message that `ordered` makes, with the order's file and, for a step of the job, its log.
     Messages to the keeper: {"warnings"}, {"readable", "start"} with the log's descriptor, {"outcome": "ready",
-    "command"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at execve, which
-    is how the keeper learns of it. A job with steps before it is ready first, and waits for another word.
+    "command", "argv", "env"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at
+    execve, which is how the keeper learns of it. A job with steps before it is ready first, and waits for another word.
     """
     try:
         identity.prepare()
@@ -144,7 +146,7 @@ def _execute(keeper: socket.socket, work: _Work) -> None:
     argv: Sequence[str] = [*_program(order), *_translated(order, tree), *order.appended_args]
     environment, warnings = _environment(order, account, work.cache_dir)
     _tell(keeper, warnings=warnings)
-    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)))
+    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)), argv=_some(argv), env=sorted(environment))
     if order.before and keeper.recv(1) != GO:
         return
     what = f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"
@@ -313,6 +315,18 @@ def _about(what: str) -> Iterator[None]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _some(argv: Sequence[str]) -> list[str]:
+    """Return as much of a command as its dispatch record holds."""
+    room = _MOST_KEPT
+    kept = []
+    for word in argv:
+        room -= len(word) + 1
+        if room < 0:
+            return [*kept, "…"]
+        kept.append(word)
+    return kept
 
 
 def _tell(keeper: socket.socket, **message: Any) -> None:  # noqa: ANN401 - JSON

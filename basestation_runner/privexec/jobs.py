@@ -31,6 +31,9 @@ _MOST_KEEPERS: Final = 4096
 _CANCEL_AGAIN: Final = 5.0  # seconds, while the mark cannot be written
 _EMPTY_INTERVAL: Final = 0.2  # seconds between looks at the cgroup of a job that was killed; they die at once
 
+_DISPATCHED: Final = ("account", "uid", "groups", "argv", "env")
+"""What a keeper says of a job that its dispatch record holds."""
+
 log = structlog.get_logger()
 
 State = Literal["starting", "running", "ended", "lost"]
@@ -55,6 +58,8 @@ class Job:
     record: Mapping[str, Any] | None = None
     reason: str = ""
     has_told: bool = False  # that it runs
+    dispatch: Mapping[str, Any] = field(default_factory=dict)  # what it was started with, for people
+    has_told_dispatch: bool = False
     decoder: protocol.FrameDecoder = field(default_factory=protocol.FrameDecoder)
 
 
@@ -96,6 +101,7 @@ class Jobs:
             self._conclude(job, "its host was restarted or its claim is damaged")
             return
         job.pid, job.started_at = claim["child"]["pid"], claim["claimed_at"]
+        job.dispatch = claim.get("dispatch", {})
         pidfd = processes.open_if_alive(claim["keeper"]) if self._claims.is_kept(job_id) else None
         if pidfd is None:
             self._keeper_gone(job)
@@ -109,8 +115,7 @@ class Jobs:
         """
         known = self._jobs.get(job_id)
         if known is not None:
-            known.subscriber = subscriber
-            self._tell(known)
+            self._tell_anew(known, subscriber)
             return
         try:
             self._require_room()
@@ -135,8 +140,7 @@ class Jobs:
             if job is None:
                 _answer(subscriber, "never_started", job_id)
             else:
-                job.subscriber = subscriber
-                self._tell(job)
+                self._tell_anew(job, subscriber)
 
     def recall(self, subscriber: Subscriber) -> None:
         """Tell of every job that is not settled, so that a watcher which has lost its ledger can ask for each."""
@@ -197,7 +201,7 @@ class Jobs:
             raise NotNowError(f"the helper keeps {self._waited_for} jobs already")
 
     def _fork_keeper(self, order: Order, subscriber: Subscriber, asked_by: int) -> None:
-        job = Job(order.job_id, order.site.name, "starting", order.request, asked_by, subscriber)
+        job = Job(order.job_id, order.site.name, "starting", order.request, asked_by, subscriber, dispatch=order.facts)
         try:
             job.report = self._fork(order, job)
         except OSError as error:
@@ -272,6 +276,7 @@ class Jobs:
             return
         if report["outcome"] == "started":
             job.state, job.pid, job.started_at = "running", report["pid"], report["started_at"]
+            job.dispatch = {**job.dispatch, **{name: report[name] for name in _DISPATCHED}}
             self._tell(job)
             for warning in report["warnings"]:
                 known = warning.startswith(LIMITS) and self._cgroups.is_faulty(job.site)
@@ -386,13 +391,21 @@ class Jobs:
         seconds = round(record["ended_at"] - (record["started_at"] or record["ended_at"]), 3)
         log.info("job ended", site=job.site, job_id=job.job_id, script=record["script"], **outcome, seconds=seconds)
 
+    def _tell_anew(self, job: Job, subscriber: Subscriber) -> None:
+        """Tell a watcher that may have missed everything."""
+        job.subscriber = subscriber
+        job.has_told_dispatch = False
+        self._tell(job)
+
     def _tell(self, job: Job) -> None:
         """Tell the job's watcher the state it is in; nothing yet while it is starting."""
+        dispatch = {} if job.has_told_dispatch else {"dispatch": job.dispatch}
         if job.state == "running":
             job.has_told = job.has_told or job.subscriber is not None
-            _answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at)
+            job.has_told_dispatch = job.subscriber is not None
+            _answer(job.subscriber, "started", job.job_id, pid=job.pid, started_at=job.started_at, **dispatch)
         elif job.state == "ended":
-            _answer(job.subscriber, "ended", job.job_id, record=job.record)
+            _answer(job.subscriber, "ended", job.job_id, record=job.record, **dispatch)
         elif job.state == "lost":
             _answer(job.subscriber, "lost", job.job_id, reason=job.reason)
 

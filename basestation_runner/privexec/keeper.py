@@ -102,10 +102,10 @@ def main(link: socket.socket, post: Post) -> NoReturn:
 def keep(order: int, post: Post, report: int, child: Child) -> bool:
     """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it had to be ended.
 
-    Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "uid", "groups",
-    "command", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when another keeper has
-    claimed the job, {"outcome": "claimed"}; of each step that has ended {"outcome": "step", …}; and after a start, or
-    when steps have run and the job cannot be run any more, {"outcome": "ended", "record"}.
+    Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "account", "uid",
+    "groups", "command", "argv", "env", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when
+    another keeper has claimed the job, {"outcome": "claimed"}; of each step that has ended {"outcome": "step", …}; and
+    after a start, or when steps have run and the job cannot be run any more, {"outcome": "ended", "record"}.
     """
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
@@ -193,22 +193,25 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> tu
                 report=lambda result: _report(report, outcome="step", **result),
             )
         )
-    command = _release(order, post, child, steps)
+    ready = _release(order, post, child, steps)
     _report(
         report,
         outcome="started",
         pid=child.pid,
         started_at=child.started_at,
+        account=resolved.account.name,
         uid=who.uid,
         groups=who.groups,
-        command=command,
+        command=ready["command"],
+        argv=ready["argv"],
+        env=ready["env"],
         warnings=warnings + child.warnings,
     )
     return who, steps
 
 
-def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> str:
-    """Claim the job and let its child go on, after the steps before it; return the command that it executes."""
+def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> dict[str, Any]:
+    """Claim the job and let its child go on, after the steps before it; return what that says of what it executes."""
     _claim(order, post, child)
     child.go()
     if steps is not None and order.before:
@@ -220,7 +223,7 @@ def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> str
         child.await_exec()
     if child.outcome is None or not child.is_ready:
         _give_up(order, post, child)
-    return str(child.outcome["command"])
+    return child.outcome
 
 
 def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: NotRunError) -> bool:
@@ -344,6 +347,7 @@ def _mark(order: Order, child: int) -> dict[str, object]:
         "application": order.application,
         "script": order.script,
         "request": order.request,
+        "dispatch": order.facts,
         "claimed_at": time.time(),
         "boot_id": processes.boot_id(),
         "keeper": processes.identify(os.getpid()),

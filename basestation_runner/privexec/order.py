@@ -70,7 +70,7 @@ class Order(NamedTuple):
     bytes, `cpu` in per cent of a processor, `tasks`; `limit_texts` says them and the site's to people. `clears`: what
     the job leaves behind is killed. `cgroup` is where the job's is to be made, None for nowhere. `before` and `after`
     are the steps in the order in which they run. `added_env` names those of `env` that the job adds, which nothing of
-    the application's own gets. `launcher` starts a parallel job's `tasks`.
+    the application's own gets. `launcher` starts a parallel job's `tasks`. `facts` are kept of all this for people.
     """
 
     job_id: str
@@ -98,6 +98,7 @@ class Order(NamedTuple):
     launcher: str | None = None
     tasks: int = 1
     sandbox: Sandbox | None = None
+    facts: Mapping[str, Any] = {}
 
     @property
     def called(self) -> str:

@@ -13,6 +13,7 @@ from basestation_runner.config.additions import NOTHING, AdditionsError, of_data
 from basestation_runner.config.effective import ConflictsError, Effective, Value, effective
 from basestation_runner.config.model import Application, Config, Site
 from basestation_runner.config.parts import limit_text
+from basestation_runner.config.plain import stated_data
 from basestation_runner.config.resreq import holds
 from basestation_runner.paths import lies_beneath
 from basestation_runner.privexec import unsupported
@@ -63,7 +64,13 @@ def order(config: Config, message: Mapping[str, Any], missing: Mapping[str, str]
         groups=made.groups.value if made.groups.origin == "job" else None,
         **_running(made, application),
         **_limits(made, application),
+        facts=_facts(config, made, application),
     )
+
+
+def _facts(config: Config, made: Effective, application: Application) -> dict[str, Any]:
+    """Return the part of a job's dispatch record that is known before it starts."""
+    return {"revision": config.revision(application.name), "effective": stated_data(made)}
 
 
 def _unmet(config: Config, made: Effective) -> str | None:
@@ -162,6 +169,7 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str, missin
         request=None,
         **_running(made, application),
         **_limits(made, application),
+        facts=_facts(config, made, application),
     )
 
 

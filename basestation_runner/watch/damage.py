@@ -21,7 +21,7 @@ TABLES: Final = ("jobs", "intake", "sites")
 JOB_COLUMNS: Final = (
     *("seq", "id", "site", "application", "script", "home", "mission_dir", "log_file", "args", "submitter", "request"),
     *("state", "reason", "attempts", "boot", "accepted_at", "starting_at", "started_at", "ended_at", "pid"),
-    *("exit_code", "signal", "record", "rerun_of", "cancelled_by", "cancelled_at", "additions"),
+    *("exit_code", "signal", "record", "rerun_of", "cancelled_by", "cancelled_at", "additions", "dispatch"),
 )
 """Those of today; a ledger of an older version lacks the last ones."""
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the latter for a message of SQLite's that repeats what it read

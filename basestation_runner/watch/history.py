@@ -35,7 +35,7 @@ _SUMMARY: Final = (
     *("attempts", "accepted_at", "starting_at", "started_at", "ended_at", "exit_code", "signal", "pid", "rerun_of"),
     *("cancelled_by", "cancelled_at"),
 )
-_ALL: Final = (*_SUMMARY, "log_file", "args", "additions", "record")
+_ALL: Final = (*_SUMMARY, "log_file", "args", "additions", "record", "dispatch")
 _OF_SITES: Final = "(?1 IS NULL OR site IN (SELECT value FROM json_each(?1)))"
 
 Facts = dict[str, Any]

@@ -6,6 +6,7 @@ lines) follows the commit that makes it durable.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from functools import partial
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 60.0
 IDS_PER_FRAME: Final = 1000
+MOST_RECORD: Final = 32 << 10
+"""Characters of a dispatch record: with other jobs it must fit an answer."""
 SETTLED_AGAIN: Final = 1000
 """Ended jobs that the helper is told of again after a reconnect: it may have missed the first word."""
 HELPER_AWAY: Final = "the helper is not reachable"
@@ -365,8 +368,10 @@ class Jobs:
         reason = str(message.get("reason") or "no reason was given")
         match kind:
             case "started":
-                self._started(job, _whole(message.get("pid")) or 0, _seconds(message.get("started_at")) or time.time())
+                self._started(job, message)
             case "ended":
+                if (dispatch := _dispatch_record(message)) is not None and job.state is not State.RUNNING:
+                    self._ledger.dispatched(job.seq, dispatch)
                 self._ended(job, _record(message.get("record")))
             case "lost":
                 self._given_up(job, Event.LOST, reason)
@@ -381,7 +386,8 @@ class Jobs:
         if job.cancelled_by is not None and job.state is State.QUEUED:  # put back, and so it need not start again
             self._given_up(job, Event.CANCELLED, CANCELLED)
 
-    def _started(self, job: Job, pid: int, started_at: float) -> None:
+    def _started(self, job: Job, message: Message) -> None:
+        pid, started_at = _whole(message.get("pid")) or 0, _seconds(message.get("started_at")) or time.time()
         was = job.state
         job.state = advance(job.state, Event.STARTED)
         job.postponed = 0
@@ -391,7 +397,9 @@ class Jobs:
         if was is State.QUEUED:  # put back, and it runs all the same
             self._dispatcher.resume(job)
         self._in_flight[job.job_id] = job
-        self._ledger.running(job.seq, pid=pid, started_at=started_at)
+        # A helper that was started meanwhile knows less of it than the one that had started it.
+        dispatch = None if was is State.RUNNING else _dispatch_record(message)
+        self._ledger.running(job.seq, pid=pid, started_at=started_at, dispatch=dispatch)
         if was is not State.RUNNING:
             facts = {"site": job.site, "job_id": job.job_id, "script": job.script, "pid": pid}
             self._ledger.after(partial(self._log.info, "job started", **facts))
@@ -633,6 +641,13 @@ def _as_sent(message: Message) -> Dispatch | None:
     if not isinstance(fields["additions"], dict) or not all(isinstance(word, str) for word in (*args, *texts)):
         return None
     return Dispatch(**fields)
+
+
+def _dispatch_record(message: Message) -> str | None:
+    """Return a job's dispatch record as the ledger holds it; None if the message has none, or one that is none."""
+    told = message.get("dispatch")
+    record = json.dumps(told) if isinstance(told, dict) and told else ""
+    return record if 0 < len(record) <= MOST_RECORD else None
 
 
 def _whole(value: object) -> int | None:

@@ -312,15 +312,21 @@ class Ledger:
             seq,
         )
 
-    def running(self, seq: int, *, pid: int, started_at: float) -> None:
-        """The job's program runs."""
+    def running(self, seq: int, *, pid: int, started_at: float, dispatch: str | None = None) -> None:
+        """The job's program runs, started with what its dispatch record says, if that is known."""
         self._write(
-            "UPDATE jobs SET state = ?, reason = NULL, pid = ?, started_at = ? WHERE seq = ?",
+            "UPDATE jobs SET state = ?, reason = NULL, pid = ?, started_at = ?, dispatch = coalesce(?, dispatch)"
+            " WHERE seq = ?",
             State.RUNNING,
             pid,
             started_at,
+            dispatch,
             seq,
         )
+
+    def dispatched(self, seq: int, dispatch: str) -> None:
+        """The job was started with this."""
+        self._write("UPDATE jobs SET dispatch = ? WHERE seq = ?", dispatch, seq)
 
     def postponed(self, seq: int, reason: str | None) -> None:
         """The job did not start and is to be tried again."""

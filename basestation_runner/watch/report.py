@@ -142,6 +142,14 @@ class Report:
             "any_script": self.config.default_application in entry.applications,
         }
 
+    def has_changed(self, job: Facts) -> bool | None:
+        """Tell whether a job's profile is another one than when it was started; None if it is not known what it was."""
+        dispatch = job["dispatch"]
+        if not isinstance(dispatch, dict) or "revision" not in dispatch:
+            return None
+        name = job["application"]
+        return name not in self.config.applications or dispatch["revision"] != self.config.revision(name)
+
     def told(self, rows: Iterable[Facts]) -> list[Facts]:
         """Add to jobs from the ledger what only memory knows: why each waits, where its log is on the host."""
         return [self._told(row) for row in rows]

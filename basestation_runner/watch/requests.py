@@ -219,6 +219,8 @@ class Requests:
         (job,) = found
         job["args"], job["additions"] = json.loads(job["args"]), json.loads(job["additions"])
         job["record"] = json.loads(job["record"] or "null")
+        job["dispatch"] = json.loads(job["dispatch"] or "null")
+        job["profile_changed"] = self._report.has_changed(job)
         return job
 
     # Changing

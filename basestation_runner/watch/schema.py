@@ -75,6 +75,10 @@ CREATE TABLE returned (
     """
 ALTER TABLE jobs ADD COLUMN additions TEXT NOT NULL DEFAULT '{}';
 """,
+    # What the helper has started a job with, as JSON; none for one that has not been started.
+    """
+ALTER TABLE jobs ADD COLUMN dispatch TEXT;
+""",
 )
 """What makes each version of the last one; a new ledger takes them all. A step that was released never changes."""
 

@@ -213,6 +213,14 @@ def test_an_order_is_the_helpers_own_site_and_profile_and_the_requests_words() -
         env={},
         request={name: message[name] for name in TOLD},
         limit_texts={},
+        facts={
+            "revision": known.revision("base"),
+            "effective": {
+                "mode": {"value": "direct", "from": "profile"},
+                "launch_type": {"value": "serial", "from": "profile"},
+                "tasks": {"value": 1, "from": "profile"},
+            },
+        },
     )
 
 
