@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "submit": ("basestation_runner.commands.submit:submit", "Have a script run as a site's job."),
     "cancel": ("basestation_runner.commands.cancel:cancel", "Cancel jobs that wait or run."),
     "rerun": ("basestation_runner.commands.rerun:rerun", "Run a job that has ended once more."),
+    "modify": ("basestation_runner.commands.modify:modify", "Move a job that waits to another application."),
     "hold": ("basestation_runner.commands.hold:hold", "Start nothing of a site until it is released."),
     "release": ("basestation_runner.commands.release:release", "Start a site's jobs again."),
     "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),

@@ -87,7 +87,7 @@ def _is_words(value: object) -> bool:
     return isinstance(value, list) and all(_is_text(word) for word in value)
 
 
-def _is_additions(value: object) -> bool:
+def is_additions(value: object) -> bool:
     """Tell whether `value` is a mapping whose texts are all plain; what they may say is for the policy."""
     return isinstance(value, dict) and _is_plain(value, _MOST_LEVELS)
 
@@ -134,7 +134,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
         "script": _is_text,
         "args": _is_words,
         "queue_length": _is_count,
-        "additions": _is_additions,
+        "additions": is_additions,
     },
     "inquire": {"job_ids": _is_job_ids},
     "cancel": {"job_ids": _is_job_ids},

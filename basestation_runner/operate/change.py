@@ -1,4 +1,4 @@
-"""`runner cancel`, `rerun`, `hold`, `release` and `drain`: what operators have done to jobs and sites."""
+"""`runner cancel`, `rerun`, `modify`, `hold`, `release` and `drain`: what operators have done to jobs and sites."""
 
 from __future__ import annotations
 
@@ -66,6 +66,17 @@ def rerun(control_socket: Path, job_id: str, *, as_json: bool) -> int:
         output.show_json({"id": answer["id"], "rerun_of": answer["rerun_of"]})
     else:
         click.echo(f"{answer['id']} repeats {answer['rerun_of']}")
+    return EXIT_OK
+
+
+def modify(control_socket: Path, job_id: str, application: str, *, as_json: bool) -> int:
+    """Have a job that waits run with another application; return the exit status. Raises RunnerError."""
+    with Client(control_socket) as client:
+        answer = client.ask("modify", job=job_id, application=application)
+    if as_json:
+        output.show_json({"id": answer["id"], "application": answer["application"]})
+    else:
+        click.echo(f"{answer['id']} waits to be run with application {answer['application']}")
     return EXIT_OK
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from basestation_runner.errors import EXIT_OK, printable
-from basestation_runner.operate import output
+from basestation_runner.operate import output, values
 from basestation_runner.operate.client import Client
 from basestation_runner.operate.output import Table, age, short, when, who
 
@@ -131,32 +131,17 @@ def _everything(job: Facts) -> list[Block]:
 def _dispatched(job: Facts) -> Iterator[str]:
     """Return the lines of a dispatch record: as whom, what, and each value with where it is from."""
     record = job["dispatch"]
-    lines = {
-        "account": f"{record['account']} (uid {record['uid']})" if "account" in record else None,
-        "groups": ", ".join(map(str, record.get("groups", ()))),
-        "command": shlex.join(record.get("argv", ())),
-        "variables": ", ".join(record.get("env", ())),
-        **{name: _origins(value) for name, value in record.get("effective", {}).items()},
-        "profile": str(record.get("revision", ""))[:_REVISION],
-    }
-    if job["profile_changed"]:
-        lines["profile"] += ", and the profile has changed since dispatch"
-    width = max(map(len, lines))
-    for name, value in lines.items():
-        if value:
-            yield f"  {name.ljust(width)}  {printable(value)}"
-
-
-def _origins(value: Any) -> str:  # noqa: ANN401 - JSON
-    """Return a value of a job with who says so: the profile, the site or the job."""
-    match value:
-        case {"value": inner, "from": origin}:
-            return f"{shlex.join(map(str, inner)) if isinstance(inner, list) else inner} ({origin})"
-        case dict():
-            return ", ".join(f"{name}={_origins(inner)}" for name, inner in value.items())
-        case list():
-            return ", ".join(map(_origins, value))
-    return str(value)
+    revision = str(record.get("revision", ""))[:_REVISION]
+    return values.lines(
+        {
+            "account": f"{record['account']} (uid {record['uid']})" if "account" in record else None,
+            "groups": ", ".join(map(str, record.get("groups", ()))),
+            "command": shlex.join(record.get("argv", ())),
+            "variables": ", ".join(record.get("env", ())),
+            **values.effective(record.get("effective", {})),
+            "profile": f"{revision}; profile changed since dispatch" if job["profile_changed"] else revision,
+        }
+    )
 
 
 def _step(step: dict[str, Any]) -> str:

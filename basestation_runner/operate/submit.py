@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -11,16 +12,18 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from basestation_runner import runfile
+from basestation_runner.config.additions import Additions, AdditionsError, of_data
+from basestation_runner.config.rules import RuleError, application_name
 from basestation_runner.errors import EXIT_FAILED, EXIT_OK, RunnerError, TemporaryError, printable
-from basestation_runner.operate import output
+from basestation_runner.operate import output, values
 from basestation_runner.operate.client import Client
 from basestation_runner.paths import lies_beneath, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from basestation_runner.operate.client import Facts
 
@@ -35,6 +38,22 @@ _REJECTED: Final = "rejected"
 
 
 @frozen(kw_only=True)
+class Added:
+    """What the job adds to its application's profile, as the command line says it."""
+
+    application: str | None = None
+    env: Sequence[tuple[str, str]] = ()
+    limits: Sequence[tuple[str, str]] = ()
+    tasks: int | None = None
+    groups: Sequence[str] = ()
+    resreq: str | None = None
+    inputs: Sequence[Path] = ()
+    outputs: Sequence[Path] = ()
+    pre_exec: str | None = None
+    post_exec: str | None = None
+
+
+@frozen(kw_only=True)
 class SubmitOptions:
     control_socket: Path
     site: str
@@ -43,6 +62,8 @@ class SubmitOptions:
     home: Path | None
     mission_dir: Path | None
     log: Path | None
+    added: Added
+    dry_run: bool
     wait: bool
     as_json: bool
 
@@ -51,7 +72,11 @@ def run(options: SubmitOptions) -> int:
     """Submit a request; return the exit status, with `wait` the job's. Raises RunnerError."""
     with Client(options.control_socket) as client:
         site = client.ask("site", site=options.site)
-    content = _content(options, site)
+        request = _request(options, site)
+        content = _written(request)
+        if options.dry_run:
+            _show(client, options, request)
+            return EXIT_OK
     with _rundir(site) as rundir:
         name = _drop(rundir, content)
         job = _taken(options, rundir, name)
@@ -69,14 +94,63 @@ def run(options: SubmitOptions) -> int:
 # What is asked for
 
 
-def _content(options: SubmitOptions, site: Facts) -> bytes:
+def _show(client: Client, options: SubmitOptions, request: runfile.Request) -> None:
+    """Print what the request would be run with. Raises RunnerError when it would be rejected."""
+    additions = request.additions
+    would = client.ask(
+        "would run",
+        site=options.site,
+        script=request.script,
+        application=additions.application,
+        additions=additions.data,
+    )
+    if options.as_json:
+        output.show_json({"application": would["application"], "effective": would["effective"]})
+        return
+    title = f"{options.site} would run {request.script} with application {would['application']}:"
+    output.show(["\n".join([title, *values.lines(values.effective(would["effective"]))])])
+
+
+def _request(options: SubmitOptions, site: Facts) -> runfile.Request:
     if options.script not in site["scripts"] and not site["any_script"]:
         known = ", ".join(site["scripts"]) or "none"
         raise RunnerError(f"site {options.site} runs no {options.script}", hint=f"its scripts: {known}")
     mission_dir = _mission_dir(options, site)
     home = _seen(site, options.home) if options.home else _home(mission_dir, site)
     log = _seen(site, options.log) if options.log else f"{mission_dir}/{PurePosixPath(options.script).stem}.log"
-    request = runfile.Request(home, mission_dir, log, options.script, options.args)
+    return runfile.Request(home, mission_dir, log, options.script, options.args, _additions(options.added, site))
+
+
+def _additions(added: Added, site: Facts) -> Additions:
+    """Return what the job adds, as its request says it. Raises RunnerError."""
+    data = {
+        "env": dict(added.env),
+        "limits": dict(added.limits),
+        "tasks": added.tasks,
+        "groups": [int(group) if group.isdecimal() else group for group in added.groups],
+        "resreq": added.resreq,
+        "inputs": [_seen(site, path) for path in added.inputs],
+        "outputs": [_seen(site, path) for path in added.outputs],
+        "pre_exec": _words(added.pre_exec),
+        "post_exec": _words(added.post_exec),
+    }
+    try:
+        made = of_data({name: value for name, value in data.items() if value})
+        return evolve(made, application=None if added.application is None else application_name(added.application))
+    except AdditionsError as error:
+        raise RunnerError(f"what the job adds makes no sense: {error}") from None
+    except RuleError as error:
+        raise RunnerError(f"application: {error.what}", hint=error.hint or None) from None
+
+
+def _words(command: str | None) -> list[str]:
+    try:
+        return shlex.split(command or "")
+    except ValueError as error:
+        raise RunnerError(f"{command} is no command: {error}") from None
+
+
+def _written(request: runfile.Request) -> bytes:
     try:
         return runfile.written(request)
     except runfile.RequestError as error:

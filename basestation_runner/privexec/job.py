@@ -320,7 +320,7 @@ def _cut(text: str) -> str:
 def _some(argv: Sequence[str]) -> list[str]:
     """Return as much of a command as its dispatch record holds."""
     room = _MOST_KEPT
-    kept = []
+    kept: list[str] = []
     for word in argv:
         room -= len(word) + 1
         if room < 0:

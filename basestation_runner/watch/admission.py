@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from basestation_runner.config.additions import NOTHING, AdditionsError, of_data
 from basestation_runner.config.effective import ConflictsError, effective
+from basestation_runner.config.plain import stated_data
 from basestation_runner.runfile import RequestError
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from basestation_runner.config.additions import Additions
     from basestation_runner.config.model import Application, Config, Site
     from basestation_runner.runfile import Request
@@ -16,12 +19,18 @@ if TYPE_CHECKING:
 
 
 def application_for(config: Config, site: Site, request: Request) -> Application:
-    """Given a request, return its application: the one that it names, or that its script belongs to, or the default.
+    """Given a request, return its application. Raises RequestError as `accepting` does."""
+    return accepting(config, site, request.script, request.additions)
+
+
+def accepting(config: Config, site: Site, script: str, additions: Additions) -> Application:
+    """Given a request's script and what it adds, return its application: the one that it names, or that its script
+    belongs to, or the default.
 
     Raises RequestError when there is none, when it is not one that runs the script at this site, or when it does not
     allow what the request adds.
     """
-    named, script = request.additions.application, request.script
+    named = additions.application
     if named is not None and (reason := _unusable(config, site, named)):
         raise RequestError(reason)
     application = config.application_for(site, script)
@@ -29,12 +38,22 @@ def application_for(config: Config, site: Site, request: Request) -> Application
         raise RequestError(f"no application that this site may use runs {script}")
     if named not in {None, application.name}:
         raise RequestError(f"application {named} does not run {script}: that is for application {application.name}")
-    if request.additions != NOTHING:
+    if additions != NOTHING:
         try:
-            effective(site, application, request.additions)
+            effective(site, application, additions)
         except ConflictsError as error:
             raise RequestError(str(error)) from None
     return application
+
+
+def would_run(config: Config, site: Site, script: str, additions: Additions) -> dict[str, Any]:
+    """Given what a request would say, return its application and what its job would be run with, as plain data.
+
+    Raises RequestError as `accepting` does.
+    """
+    application = accepting(config, site, script, additions)
+    made = effective(site, application, additions)
+    return {"application": application.name, "effective": stated_data(made)}
 
 
 def uses(application: Application, additions: Additions) -> tuple[tuple[str, int], ...]:

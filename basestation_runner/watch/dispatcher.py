@@ -283,6 +283,14 @@ class Dispatcher:
         if job.job_id in self._jobs:
             self._offer(self._queues[job.queue])
 
+    def change(self, job: Job, *, application: str, interactive: bool, uses: tuple[tuple[str, int], ...]) -> None:
+        """A job that waits is of another application from now on, and may be chosen."""
+        queue = self._queues[job.queue]
+        self._withdraw(queue)
+        job.application, job.interactive, job.uses = application, interactive, uses
+        job.held, job.delayed = None, False
+        self._offer(queue)
+
     def resume(self, job: Job) -> None:
         """A job that was put back, or not chosen by us at all, turns out to run."""
         queue = self._queues[job.queue]

@@ -19,7 +19,7 @@ from basestation_runner import runfile
 from basestation_runner.config.additions import AdditionsError, of_data
 from basestation_runner.paths import join_jail
 from basestation_runner.repeats import Repeats
-from basestation_runner.watch.admission import application_for, uses, why_held
+from basestation_runner.watch.admission import accepting, uses, why_held
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
@@ -302,15 +302,33 @@ class Jobs:
         site = self._config.sites.get(new.site)
         if site is None:
             raise NotAllowedError(f"site {new.site} is not configured")
-        try:
-            additions = of_data(new.additions)
-            request = runfile.Request(new.home, new.mission_dir, new.log_file, new.script, new.args, additions)
-            application = application_for(self._config, site, request)
-        except (AdditionsError, runfile.RequestError) as error:
-            raise NotAllowedError(str(error)) from None
+        application = self._accepting(site, new.script, new.additions, None)
         if not self.is_complete:
             raise NotAllowedError(ASKING)
         self._add(site, evolve(new, application=application.name), application, None)
+
+    def move(self, job: Job, additions: Mapping[str, Any], application: str, by: int) -> None:
+        """Have a job that waits run with another application. Raises NotAllowedError when it would not be accepted."""
+        site = self._config.sites.get(job.site)
+        if site is None:
+            raise NotAllowedError(f"site {job.site} is not configured")
+        if job.state is not State.QUEUED:
+            raise NotAllowedError(f"job {job.job_id} is {job.state}: only one that waits can be moved")
+        to = self._accepting(site, job.script, additions, application)
+        is_interactive = to.priority == "interactive"
+        self._dispatcher.change(job, application=to.name, interactive=is_interactive, uses=uses(to, of_data(additions)))
+        self._stuck.pop(job.job_id, None)
+        self._ledger.moved(job.seq, to.name)
+        facts = {"site": job.site, "job_id": job.job_id, "application": to.name, "by": by}
+        self._ledger.after(partial(self._log.info, "job moved", **facts))
+        self.wake()
+
+    def _accepting(self, site: Site, script: str, additions: Mapping[str, Any], named: str | None) -> Application:
+        """Return the application that a request for this would get now. Raises NotAllowedError."""
+        try:
+            return accepting(self._config, site, script, evolve(of_data(additions), application=named))
+        except (AdditionsError, runfile.RequestError) as error:
+            raise NotAllowedError(str(error)) from None
 
     def cancel(self, job: Job, by: int) -> None:
         """Have a job end: at once if it waits, else by the helper, as soon as that can be asked."""

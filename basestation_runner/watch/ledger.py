@@ -364,6 +364,10 @@ class Ledger:
         """Somebody, by uid, wants the job to be ended."""
         self._write("UPDATE jobs SET cancelled_by = ?, cancelled_at = ? WHERE seq = ?", by, now, seq)
 
+    def moved(self, seq: int, application: str) -> None:
+        """The job waits to be run with another application."""
+        self._write("UPDATE jobs SET application = ?, reason = NULL WHERE seq = ?", application, seq)
+
     def returned(self, seq: int, state: State, reason: str, *, now: float) -> None:
         """The job is over, and its request is to be in its rundir again."""
         self.given_up(seq, state, reason, now=now)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from basestation_runner import __version__
+from basestation_runner.watch.admission import would_run
 from basestation_runner.watch.history import MOST_ROWS
 from basestation_runner.watch.sitewatch import NOT_YET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from basestation_runner.config.additions import Additions
     from basestation_runner.config.model import Config
     from basestation_runner.watch.callers import Caller
     from basestation_runner.watch.errands import Errands
@@ -142,6 +144,10 @@ class Report:
             "any_script": self.config.default_application in entry.applications,
         }
 
+    def would_run(self, site: str, script: str, additions: Additions) -> Facts:
+        """Return what a request for this would be run with. Raises RequestError when it would not be accepted."""
+        return would_run(self.config, self.config.sites[site], script, additions)
+
     def has_changed(self, job: Facts) -> bool | None:
         """Tell whether a job's profile is another one than when it was started; None if it is not known what it was."""
         dispatch = job["dispatch"]
@@ -189,7 +195,7 @@ class Report:
         return None if hold is None else {"by": hold.held_by, "at": hold.held_at, "closed": hold.closed}
 
     def _scripts(self, application: str) -> tuple[str, ...]:
-        return self.config.applications[application].scripts
+        return self.config.applications[application].claims
 
     def _has_same_config(self) -> bool | None:
         """Tell whether the helper has read the same config; None if it has not said."""

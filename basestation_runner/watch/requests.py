@@ -12,9 +12,11 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from basestation_runner import nss, protocol
+from basestation_runner.config.additions import AdditionsError, of_data
+from basestation_runner.runfile import RequestError
 from basestation_runner.watch.callers import UnknownCallerError
 from basestation_runner.watch.errands import HungError
 from basestation_runner.watch.history import Facts, TooMuchError, Wanted
@@ -100,6 +102,15 @@ REQUESTS: Final[Mapping[str, Form]] = {
     "job of request": Form({"site": _is_name, "name": _is_name}),
     "cancel": Form({"job": protocol.is_job_id}),
     "rerun": Form({"job": protocol.is_job_id}),
+    "modify": Form({"job": protocol.is_job_id, "application": _is_name}),
+    "would run": Form(
+        {
+            "site": _is_name,
+            "script": _is_name,
+            "application": _is_name_or_none,
+            "additions": protocol.is_additions,
+        }
+    ),
     "hold": Form({"site": _is_name, "closed": _is_flag}, for_operators=True),
     "release": Form({"site": _is_name}, for_operators=True),
     "return": Form({"site": _is_name}, for_operators=True),
@@ -143,6 +154,8 @@ class Requests:
             "job of request": self._job_of_request,
             "cancel": self._cancel,
             "rerun": self._rerun,
+            "modify": self._modify,
+            "would run": self._would_run,
             "hold": self._hold,
             "release": self._release,
             "return": self._return,
@@ -209,6 +222,16 @@ class Requests:
             raise _RefusedError(NO_SUCH_SITE)
         return {"job": await self._report.of_request(message["site"], message["name"])}
 
+    async def _would_run(self, caller: Caller, message: Facts) -> Facts:
+        name = message["site"]
+        if name not in self._sites or not caller.may_use(name):
+            raise _RefusedError(NO_SUCH_SITE)
+        try:
+            additions = evolve(of_data(message["additions"]), application=message["application"])
+            return self._report.would_run(name, message["script"], additions)
+        except (AdditionsError, RequestError) as error:
+            raise _RefusedError(str(error)) from None
+
     async def _only(self, caller: Caller, prefix: str) -> Facts:
         """Return everything about the one job whose id begins so. Raises _RefusedError."""
         found = await self._report.matching(prefix, caller)
@@ -261,6 +284,15 @@ class Requests:
         self._jobs.rerun(new)
         await self._durable()
         return {"id": new.job_id, "rerun_of": known["id"]}
+
+    async def _modify(self, caller: Caller, message: Facts) -> Facts:
+        known = await self._only(caller, message["job"])
+        job = self._jobs.job(known["id"])
+        if job is None:
+            raise _RefusedError(f"job {known['id']} has ended")
+        self._jobs.move(job, known["additions"], message["application"], caller.uid)
+        await self._durable()
+        return {"id": job.job_id, "application": job.application}
 
     async def _hold(self, caller: Caller, message: Facts) -> Facts:
         name, closed = self._held(message), message["closed"]
