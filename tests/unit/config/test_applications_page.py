@@ -26,7 +26,7 @@ def test_each_field_has_its_line(name: str) -> None:
 
 
 def test_each_example_of_a_file_is_a_valid_one() -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 6
     for text in EXAMPLES:
         load_sources(Source("s", b"a: {watch_dir: /a, runner_user: b, applications: all}"), Source("a", text.encode()))
 
