@@ -159,6 +159,19 @@ def test_a_move_is_durable_and_nobody_elses_to_make(desk: Desk, site: Site, inst
     until(lambda: desk.json(None, "show", job_id)["state"] == "succeeded", "the job to end")
 
 
+def test_a_job_that_runs_is_not_moved(desk: Desk, site: Site) -> None:
+    start(desk)
+    job_id = desk.run(
+        None, "submit", "alpha", "do.py", "import~time;time.sleep(1000)", cwd=mission(site)
+    ).stdout.strip()
+    until(lambda: desk.json(None, "show", job_id)["state"] == "running", "the job to run")
+    done = desk.run(None, "modify", job_id, "--application", "do")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"runner: job {job_id} is running: only one that waits can be moved\n",
+    )
+
+
 def test_a_job_whose_first_step_failed_is_refused_with_the_reason_and_its_steps_are_shown(
     desk: Desk, site: Site
 ) -> None:

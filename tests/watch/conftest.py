@@ -187,6 +187,7 @@ class FakeVisualiser:
     """Keeps the notices."""
 
     notices: ClassVar[list[dict[str, Any]]] = []
+    is_heard: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.notices.clear()

@@ -370,6 +370,19 @@ ORDERS: Final = st.builds(
     limit_texts=st.dictionaries(st.text(), st.text()),
     clears=st.booleans(),
     cgroup=st.none() | st.text(),
+    before=st.lists(st.builds(Step, origin=st.text(), argv=st.lists(st.text()))),
+    after=st.lists(st.builds(Step, origin=st.text(), argv=st.lists(st.text()))),
+    added_env=st.lists(st.text()),
+    launcher=st.none() | st.text(),
+    tasks=st.integers(),
+    sandbox=st.none()
+    | st.builds(
+        Sandbox,
+        network=st.booleans(),
+        inputs=st.lists(st.lists(st.text(), min_size=2, max_size=2)),
+        outputs=st.lists(st.lists(st.text(), min_size=2, max_size=2)),
+    ),
+    facts=st.dictionaries(st.text(), st.text()),
 )
 
 
