@@ -178,7 +178,7 @@ def gather(
     for site in sites.values():
         profiles = [config.applications[name] for name in site.applications]
         scripts = sorted({script for profile in profiles for script in profile.scripts})
-        commands = sorted({profile.command for profile in profiles if profile.command is not None})
+        commands = sorted({path for profile in profiles for path in profile.programs})
         asked = _questions(site, scripts, commands, _daemon_identity(watcher), _job_identity(names[site.name]))
         questions |= {(part, site.name): question for part, question in asked.items()}
     answers = dict(zip(questions, probes.ask(list(questions.values()), patience=patience), strict=True))

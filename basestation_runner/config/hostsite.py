@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import fields_dict, frozen
 
-from basestation_runner import execgroups, filesystems
+from basestation_runner import execgroups, filesystems, tools
 from basestation_runner.config.document import Document
 from basestation_runner.config.findings import Finding, Level, found
 from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Entry, Facts, Names, SiteFacts
@@ -240,16 +240,19 @@ class SiteCheck:
             return
         for path, command in commands.items():
             profiles = (self.config.applications[name] for name in self.site.applications)
-            application = next(profile.name for profile in profiles if profile.command == path)
+            profile = next(profile for profile in profiles if path in profile.programs)
+            whose = f"{profile.programs[path]} of {profile.name}"
+            package = tools.PACKAGES.get(path)
+            hint = _CREATE if package is None else f"install Debian's {package}"
             match command.seen:
                 case Unseen():
                     yield self.unseen(field, path, command.seen)
                     continue
                 case Absent():
-                    yield self.say("fault", field, f"{path} does not exist, the command of {application}", _CREATE)
+                    yield self.say("fault", field, f"{path} does not exist, {whose}", hint)
                     continue
                 case Entry(mode=mode) if not S_ISREG(mode):
-                    yield self.say("fault", field, f"{path} is not a file, the command of {application}")
+                    yield self.say("fault", field, f"{path} is not a file, {whose}")
                 case Entry(may=False):
                     what = f"account {self.site.runner_user} cannot execute {path}"
                     yield self.say("fault", field, what, _ABOVE)
@@ -257,7 +260,7 @@ class SiteCheck:
                 case Unseen() as unseen:
                     yield self.unseen(field, f"who can change {path}", unseen)
                 case RunnerError(where=where):
-                    what = f"others than root could change {where}, and {path} is the command of {application}"
+                    what = f"others than root could change {where}, and {path} is {whose}"
                     yield self.say("fault", field, what, "chown it to root, and chmod go-w it")
 
     def missing(self, field: str, path: str, seen: Absent | Unseen, command: str = "") -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from attrs import Factory, asdict, field, frozen
 
-from basestation_runner import execgroups
+from basestation_runner import execgroups, tools
 from basestation_runner.config import profilerules, rules
 from basestation_runner.config.nested import fields_of
 from basestation_runner.config.parts import Host, Limits, Sandbox, TaskRange
@@ -115,6 +115,18 @@ class Application:
     def claims(self) -> tuple[str, ...]:
         """The names by which requests mean this profile: its scripts, or its command's last component."""
         return self.scripts if self.command is None else (posixpath.basename(self.command),)
+
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """What its jobs need besides scripts, and only root may be able to change: by path, what each is."""
+        named = {
+            "the command": self.command,
+            "the pre_exec": self.pre_exec[0] if self.pre_exec else None,
+            "the post_exec": self.post_exec[0] if self.post_exec else None,
+            "the launcher": tools.LAUNCHERS.get(self.launch_type),
+            "the sandbox": tools.BWRAP if self.mode == "sandbox" else None,
+        }
+        return {path: what for what, path in named.items() if path is not None}
 
 
 @frozen(kw_only=True)

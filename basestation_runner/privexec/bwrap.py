@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from stat import S_ISDIR, S_ISREG
 from typing import Final, NamedTuple
 
+from basestation_runner import tools
 from basestation_runner.paths import PathRefusedError, Tree, lies_beneath, open_trusted_directory
 
-BWRAP: Final = "/usr/bin/bwrap"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 _TOPOLOGY: Final = "/sys/devices/system"  # how many processors there are
 _RESOLVER: Final = "/run/systemd/resolve"  # where /etc/resolv.conf may point to
@@ -75,7 +75,7 @@ def enclosed(
     os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(file, True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    command = [BWRAP, "--args", str(file), "--", "/usr/bin/env", "--default-signal=TERM", *argv]
+    command = [tools.BWRAP, "--args", str(file), "--", "/usr/bin/env", "--default-signal=TERM", *argv]
     return command, {"PATH": environment["PATH"]}
 
 

@@ -8,12 +8,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from basestation_runner import tools
+
 LAUNCHERS: Final[Mapping[str, Sequence[str]]] = {
     # Jobs share this host: none may take the first processors for itself, or refuse to have more ranks than there are.
-    "openmpi": ("/usr/bin/mpirun.openmpi", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-n"),
-    "mpich": ("/usr/bin/mpirun.mpich", "-launcher", "fork", "-n"),
+    "openmpi": (tools.LAUNCHERS["openmpi"], "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-n"),
+    "mpich": (tools.LAUNCHERS["mpich"], "-launcher", "fork", "-n"),
 }
-"""Each launcher as Debian has it, up to the number of tasks."""
+"""The beginning of each launcher's command, up to the number of tasks."""
 
 ADDED: Final = "RUNNER_JOB_ENV"
 """The variable in which the added ones travel: on a command line everybody could read them."""

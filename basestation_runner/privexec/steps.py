@@ -114,8 +114,8 @@ class Steps:
                 is_cancelled=lambda: can_be_cancelled and claims.is_cancelled(order.job_id),
             )
             ending.wait(made.began + STEP_SECONDS)
+            self.had_to_end = self.had_to_end or ending.reason is not None
             if ending.reason is not None or (order.clears and number >= len(order.before)):
-                self.had_to_end = True
                 ending.clear()
             _, status = os.waitpid(made.pid, 0)
             code = os.waitstatus_to_exitcode(status)

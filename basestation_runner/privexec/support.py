@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 import prctl
 
-from basestation_runner import trust
+from basestation_runner import tools, trust
 from basestation_runner.errors import RunnerError, printable
 from basestation_runner.privexec import bwrap
 from basestation_runner.privexec.launch import LAUNCHERS
@@ -26,7 +26,7 @@ def missing() -> Mapping[str, str]:
     for launcher, (program, *_) in LAUNCHERS.items():
         if (fault := _unusable(program)) is not None:
             found[f"launch_type {launcher}"] = fault
-    if (fault := _unusable(bwrap.BWRAP) or _try_out()) is not None:
+    if (fault := _unusable(tools.BWRAP) or _try_out()) is not None:
         found[SANDBOX] = fault
     return found
 
@@ -55,7 +55,7 @@ def _try_out() -> str | None:
     _, status = os.waitpid(pid, 0)
     if status == 0:
         return None
-    return printable(said.decode(errors="replace").strip()) or f"{bwrap.BWRAP} ends with wait status {status}"
+    return printable(said.decode(errors="replace").strip()) or f"{tools.BWRAP} ends with wait status {status}"
 
 
 def _execute(writer: int, place: bwrap.Place) -> NoReturn:

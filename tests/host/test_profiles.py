@@ -89,7 +89,7 @@ def test_a_request_that_would_change_its_profile_is_set_aside_with_all_reasons(
 def test_a_job_waits_while_its_profile_cannot_be_done_and_runs_when_it_has_changed(
     installation: Installation, site: Site, mission: Path
 ) -> None:
-    prelude = "from basestation_runner.privexec import bwrap\nbwrap.BWRAP = '/nowhere/bwrap'\n"
+    prelude = "from basestation_runner import tools\ntools.BWRAP = '/nowhere/bwrap'\n"
     installation.write(installation.applications_config, PROFILE % ", mode: sandbox")
     helper = installation.start_helper(command=[str(launcher(installation, prelude))])
     watcher = installation.start_watcher()

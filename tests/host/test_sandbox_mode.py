@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from basestation_runner.privexec import bwrap, support
+from basestation_runner import tools
+from basestation_runner.privexec import support
 from tests.host.helper_client import Station, launcher
 from tests.patience import until
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from basestation_runner.sandbox.installation import Site
     from tests.host.helper_client import Message
 
-pytestmark = pytest.mark.skipif(not Path(bwrap.BWRAP).exists(), reason="bubblewrap is not installed")
+pytestmark = pytest.mark.skipif(not Path(tools.BWRAP).exists(), reason="bubblewrap is not installed")
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_a_jobs_own_step_is_in_the_sandbox_and_its_profiles_is_not(station: Stat
 
 def test_where_no_sandbox_can_be_made_jobs_wait_with_the_reason(station: Station, site: Site) -> None:
     profile(station)
-    prelude = "from basestation_runner.privexec import bwrap\nbwrap.BWRAP = '/usr/bin/false'\n"
+    prelude = "from basestation_runner import tools\ntools.BWRAP = '/usr/bin/false'\n"
     station.start(command=[str(launcher(station.installation, prelude))])
     event = station.outcome(order(station, site, "true"))
     assert event["event"] == "temporary"
@@ -205,5 +206,5 @@ def test_where_no_sandbox_can_be_made_jobs_wait_with_the_reason(station: Station
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bwrap, "BWRAP", "/nowhere/bwrap")
+    monkeypatch.setattr(tools, "BWRAP", "/nowhere/bwrap")
     assert support.missing()[support.SANDBOX] == "/nowhere/bwrap is not installed"

@@ -71,3 +71,25 @@ def test_a_command_is_looked_at_where_it_is(tmp_path: Path) -> None:
     looked_at = hostfacts._look_at_commands([str(path)], None)[str(path)]
     assert isinstance(looked_at.seen, hostfacts.Entry)
     assert isinstance(looked_at.trusted, RunnerError)
+
+
+def test_steps_launcher_and_sandbox_are_programs_of_a_profile_too() -> None:
+    profiles = (
+        b"applications: [{name: solver, scripts: [a], mode: sandbox, launch_type: mpich, pre_exec: [/a, x],"
+        b" post_exec: [/b]}]"
+    )
+    source = Source("s.yaml", SITES)
+    config = load_sources(source, Source("a.yaml", profiles))
+    assert config.applications["solver"].programs == {
+        "/a": "the pre_exec",
+        "/b": "the post_exec",
+        "/usr/bin/bwrap": "the sandbox",
+        "/usr/bin/mpirun.mpich": "the launcher",
+    }
+    commands = {path: Command(Absent(path), None) for path in ("/a", "/usr/bin/bwrap")}
+    facts = evolve(GOOD, sites={"one": evolve(GOOD.sites["one"], scripts={}, commands=commands)})
+    told = [str(finding) for finding in judge(parse(source), config, facts) if ": one.applications: " in str(finding)]
+    assert [line.partition("applications: ")[2] for line in told] == [
+        "/a does not exist, the pre_exec of solver (create it, or mend the path)",
+        "/usr/bin/bwrap does not exist, the sandbox of solver (install Debian's bubblewrap)",
+    ]
