@@ -78,16 +78,20 @@ class Child:
 
     def await_ready(self) -> None:
         """Take its messages until it waits to be let go on, or has ended."""
-        while self.outcome is None and self._hear():
+        while self.outcome is None and self.hear():
             pass
 
     def await_exec(self) -> None:
         """Take its messages until its end of the socket closes: by execve, or because it ended before."""
-        while self._hear():
+        while self.hear():
             pass
+        self.note_start()
+
+    def note_start(self) -> None:
+        """Its program runs from now on, or it has ended before that."""
         self.started_at, self.began = time.time(), time.monotonic()
 
-    def _hear(self) -> bool:
+    def hear(self) -> bool:
         """Take one message; return False at the end."""
         try:
             data, descriptors = receive(self.socket)

@@ -14,13 +14,16 @@ from basestation_runner import nss
 from basestation_runner.privexec import child
 from basestation_runner.privexec.child import Child, Log
 from basestation_runner.privexec.claims import Claims
-from basestation_runner.privexec.ending import CANCELLED, Ending
+from basestation_runner.privexec.ending import CANCELLED, SLOW, START_SECONDS, Ending
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf
 from basestation_runner.privexec.order import PROFILE, Order
 
 STEP_SECONDS: Final = 600
 """How long one step may take; the job's own time does not count it."""
+
+
+_TOO_SLOW: Final = f"could not be started within {START_SECONDS:.0f} s"
 
 
 class NotRunError(Exception):
@@ -69,7 +72,13 @@ class Steps:
         self._require_wanted()
         self._note(job)
         job.go()
-        job.await_exec()
+        start = self._ending(job, can_be_cancelled=True)
+        start.await_start(job.socket.fileno(), job.hear)
+        job.note_start()
+        if start.reason is not None:
+            was_cancelled = start.reason == CANCELLED
+            reason = "it was cancelled when it was about to run" if was_cancelled else f"it {_TOO_SLOW}"
+            raise NotRunError(reason, self, cancelled=was_cancelled)
         if not job.is_ready:
             raise NotRunError(job.why_not or "its process ended before the program was started", self)
 
@@ -93,7 +102,7 @@ class Steps:
 
     def _run(self, number: int, log: Log | None, *, can_be_cancelled: bool) -> str | None:
         """Run one step to its end; return why it failed, or None."""
-        order, file, account, who, claims, cache_dir, _, report = self._setting
+        order, file, account, who, _, cache_dir, _, report = self._setting
         with_log = [file] if log is None else [file, log.descriptor]
         begun = time.monotonic()
         failed: str | None = None
@@ -106,13 +115,9 @@ class Steps:
             made.order(account, who, with_log, number)
             self._note(made)
             made.go()
-            made.await_exec()
-            ending = Ending(
-                who,
-                made.pid,
-                Leaf(order.cgroup),
-                is_cancelled=lambda: can_be_cancelled and claims.is_cancelled(order.job_id),
-            )
+            ending = self._ending(made, can_be_cancelled=can_be_cancelled)
+            ending.await_start(made.socket.fileno(), made.hear)
+            made.note_start()
             ending.wait(made.began + STEP_SECONDS)
             self.had_to_end = self.had_to_end or ending.reason is not None
             if ending.reason is not None or (order.clears and number >= len(order.before)):
@@ -132,6 +137,15 @@ class Steps:
         report(result)
         return failed
 
+    def _ending(self, child: Child, *, can_be_cancelled: bool) -> Ending:
+        order, claims = self._setting.order, self._setting.claims
+        return Ending(
+            self._setting.who,
+            child.pid,
+            Leaf(order.cgroup),
+            is_cancelled=lambda: can_be_cancelled and claims.is_cancelled(order.job_id),
+        )
+
     def _note(self, running: Child) -> None:
         """Have the claim name the process that runs now, so that it is waited for should this one be killed."""
         with suppress(OSError):  # on a full disk: then only a cgroup tells what is left of a killed keeper's job
@@ -139,7 +153,9 @@ class Steps:
 
 
 def _failure(step: Child, ended_because: str | None, code: int) -> str | None:
-    if not step.is_ready:
+    if ended_because == SLOW:
+        return _TOO_SLOW
+    if not step.is_ready and ended_because is None:
         return f"could not be started: {step.why_not or f'its process ended before ({code})'}"
     if ended_because == CANCELLED:
         return CANCELLED
