@@ -61,13 +61,17 @@ class Helper:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is known of the helper, for whoever shows it; `config` is the fingerprint of what it has read."""
+        """What is known of the helper, for whoever shows it; `config` is the fingerprint of what it has read.
+
+        `missing` are the ways to run jobs that do not work on its host, with the reasons.
+        """
         return {
             "reachable": self._is_up,
             "away_seconds": None if self._away_since is None else round(self._loop.time() - self._away_since, 1),
             "pid": self._greeting.get("pid"),
             "program": self._greeting.get("program"),
             "config": self._greeting.get("config"),
+            "missing": self._greeting.get("missing"),
         }
 
     @property

@@ -228,6 +228,16 @@ def test_a_step_that_does_not_end_is_ended_and_the_job_is_not_run(station: Stati
     assert log_of(job).splitlines()[-1] == "profile-post "
 
 
+@pytest.mark.usefixtures("steps")
+def test_a_step_that_hangs_before_its_program_runs_is_ended_too(station: Station, site: Site) -> None:
+    hangs = "from basestation_runner.privexec import job\njob._require_roots_own = lambda _: signal.pause()\n"
+    prelude = f"import signal\n{IMPATIENT}ending.START_SECONDS = 1\n{hangs}"
+    station.start(command=[str(launcher(station.installation, prelude))])
+    record = station.run(order(station, site, "echo job"))
+    assert "could not be started within" in record["not_run"]
+    assert ["could not be started within" in step["failed"] for step in record["steps"]] == [True, True]
+
+
 def test_a_job_that_is_cancelled_during_a_step_does_not_run_and_the_last_step_does(
     station: Station, site: Site, steps: Steps
 ) -> None:

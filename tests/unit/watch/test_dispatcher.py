@@ -161,6 +161,19 @@ class Rules(RuleBasedStateMachine):
         tried.is_delayed = False
 
     @precondition(lambda self: any(not each.is_running for each in self.known))
+    @rule(data=st.data(), interactive=st.booleans(), uses=USES)
+    def change(
+        self,
+        data: st.DataObject,
+        interactive: bool,  # noqa: FBT001 - drawn
+        uses: tuple[tuple[str, int], ...],
+    ) -> None:
+        changed = self.pick(data, running=False)
+        self.dispatcher.change(changed.job, application="other", interactive=interactive, uses=uses)
+        changed.is_delayed = False
+        assert (changed.job.application, changed.job.held) == ("other", None)
+
+    @precondition(lambda self: any(not each.is_running for each in self.known))
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
         resumed = self.pick(data, running=False)

@@ -49,6 +49,10 @@ def test_a_running_job_whose_mark_is_gone_is_lost_and_not_run_again() -> None:
     assert advance(State.RUNNING, Event.NEVER_STARTED) is State.LOST
 
 
+def test_a_job_whose_first_steps_were_taken_for_it_is_refused_when_it_turns_out_not_to_run() -> None:
+    assert advance(State.RUNNING, Event.NOT_RUN) is State.REFUSED
+
+
 @pytest.mark.parametrize("event", [Event.POSTPONED, Event.REFUSED])
 def test_what_was_started_cannot_be_said_not_to_start(event: Event) -> None:
     with pytest.raises(ForbiddenError, match="running"):
