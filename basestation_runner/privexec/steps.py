@@ -22,7 +22,6 @@ from basestation_runner.privexec.order import PROFILE, Order
 STEP_SECONDS: Final = 600
 """How long one step may take; the job's own time does not count it."""
 
-
 _TOO_SLOW: Final = f"could not be started within {START_SECONDS:.0f} s"
 
 
@@ -85,6 +84,8 @@ class Steps:
     def after(self, log: Log | None, *, did_run: bool, cancelled: bool) -> None:
         """Run the steps after the job, or after what kept it from running: then the profile's alone."""
         order = self._setting.order
+        if not did_run and not self.results:
+            return  # nothing has begun
         for number, step in enumerate(order.after, len(order.before)):
             if step.origin == PROFILE or (did_run and not cancelled):
                 failed = self._run(number, log, can_be_cancelled=step.origin != PROFILE)

@@ -253,6 +253,14 @@ def test_a_job_that_is_cancelled_during_a_step_does_not_run_and_the_last_step_do
     assert (lines[0], lines[-1], len(lines)) == ("ready", "profile-post ", 3)
 
 
+@pytest.mark.usefixtures("steps")
+def test_of_a_job_that_is_cancelled_before_its_first_step_nothing_runs(station: Station, site: Site) -> None:
+    prelude = "from basestation_runner.privexec.claims import Claims\nClaims.is_cancelled = lambda *_: True\n"
+    station.start(command=[str(launcher(station.installation, prelude))])
+    record = station.run(order(station, site, "echo job"))
+    assert (record["cancelled"], record["steps"]) == (True, [])
+
+
 def test_a_job_that_is_cancelled_while_it_runs_has_its_profiles_last_step_only(
     station: Station, site: Site, steps: Steps
 ) -> None:
