@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from basestation_runner import nss
 from basestation_runner.errors import printable
 from basestation_runner.privexec import job
+from basestation_runner.privexec.ending import Ending
 from basestation_runner.privexec.identity import Identity
 
 _TAIL_BYTES: Final = 4096
@@ -54,6 +55,7 @@ class Child:
         self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
         self.began = 0.0  # the same by the monotonic clock
         self.outcome: dict[str, Any] | None = None
+        self._ending: Ending | None = None
         self.warnings: list[str] = []
 
     @property
@@ -66,8 +68,17 @@ class Child:
         """What it has said of why it executes nothing; None if it has not said so."""
         return None if self.outcome is None or self.is_ready else str(self.outcome["reason"])
 
-    def order(self, account: nss.Account, who: Identity, files: Collection[int], step: int | None = None) -> None:
+    @property
+    def ending(self) -> Ending:
+        """How it is ended, once it has been ordered."""
+        assert self._ending is not None  # noqa: S101 - nothing else asks
+        return self._ending
+
+    def order(
+        self, account: nss.Account, who: Identity, files: Collection[int], ending: Ending, step: int | None = None
+    ) -> None:
         """Tell it what it becomes: a step of the job, or the job itself."""
+        self._ending = ending
         with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen later, as the end of file
             socket.send_fds(self.socket, [job.ordered(account, who, step)], files)
 
@@ -77,21 +88,18 @@ class Child:
             self.socket.send(job.GO)
 
     def await_ready(self) -> None:
-        """Take its messages until it waits to be let go on, or has ended."""
-        while self.outcome is None and self.hear():
-            pass
+        """Take its messages until it waits to be let go on, or has ended; it is ended if that is wanted."""
+        self.ending.await_start(self.socket.fileno(), lambda: self._hear() and self.outcome is None)
 
     def await_exec(self) -> None:
-        """Take its messages until its end of the socket closes: by execve, or because it ended before."""
-        while self.hear():
-            pass
-        self.note_start()
+        """Take its messages until its end of the socket closes: by execve, or because it ended before.
 
-    def note_start(self) -> None:
-        """Its program runs from now on, or it has ended before that."""
+        It is ended if that is wanted.
+        """
+        self.ending.await_start(self.socket.fileno(), self._hear)
         self.started_at, self.began = time.time(), time.monotonic()
 
-    def hear(self) -> bool:
+    def _hear(self) -> bool:
         """Take one message; return False at the end."""
         try:
             data, descriptors = receive(self.socket)
@@ -118,6 +126,9 @@ class Child:
         """Let it end, if it has not: it runs nothing without this process's word."""
         self.close()
         with suppress(ChildProcessError):
+            if self._ending is not None:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises when it was reaped
+                self._ending.clear()  # its site may have stopped it
             os.waitpid(self.pid, 0)
 
 

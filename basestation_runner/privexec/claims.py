@@ -85,6 +85,11 @@ class Claims:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(temporary, job_id, src_dir_fd=self._exits, dst_dir_fd=self._claims)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether this process keeps a job."""
+        return bool(self._held)
+
     def release(self) -> None:
         """Keep the job that was claimed no longer."""
         while self._held:

@@ -79,6 +79,8 @@ class Ending:
         self._signal(signal.SIGKILL)
 
     def _wait(self, descriptor: int, is_over: Callable[[], bool], until: float | None, late: str) -> None:
+        if self.reason is not None:  # it was ended while it was being started, and has got as far as this
+            until = self._kill()
         with _wakes() as woken:
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)

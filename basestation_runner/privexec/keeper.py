@@ -18,7 +18,7 @@ from basestation_runner.privexec import accounts, ending, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
 from basestation_runner.privexec.child import Child, clock, close_all_but, fork
 from basestation_runner.privexec.claims import Claims
-from basestation_runner.privexec.ending import CANCELLED, Ending
+from basestation_runner.privexec.ending import CANCELLED, SLOW, Ending
 from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.leaf import Leaf, limits_warning
 from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
@@ -111,7 +111,7 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
         try:
-            who, steps = _start(order, wanted, post, report, child)
+            steps = _start(order, wanted, post, report, child)
         except (RefusedError, NotNowError, _ClaimedError):
             child.end()
             raise
@@ -124,12 +124,15 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
     except _ClaimedError:
         _report(report, outcome="claimed")
     except Exception as error:
-        # The process ends by this: whatever it was, the helper's log must have it.
-        _report(report, outcome="temporary", reason=f"the keeper failed: {type(error).__name__}: {error}", absent=False)
+        # The process ends by this: whatever it was, the helper's log must have it. Of a job that has been claimed
+        # nobody can say by now that it has not been started; what this process leaves tells the helper.
+        if not post.claims.is_holding:
+            reason = f"the keeper failed: {type(error).__name__}: {error}"
+            _report(report, outcome="temporary", reason=reason, absent=False)
         raise
     else:
         # Should that fail, there is no record, and the job is lost.
-        return _finish(wanted, post, report, child, who, steps)
+        return _finish(wanted, post, report, child, steps)
     return False
 
 
@@ -161,8 +164,8 @@ def _rehearse() -> None:
     proctitle.set_title(_TITLE)
 
 
-def _start(file: int, order: Order, post: Post, report: int, child: Child) -> tuple[Identity, Steps | None]:
-    """Start the job, once, after the steps before it; return whom it runs as, and its steps if it has any."""
+def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Steps | None:
+    """Start the job, once, after the steps before it; return its steps if it has any."""
     resolved = _resolve(order, post.caller)
     leaf = Leaf(order.cgroup)
     procs, faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
@@ -178,7 +181,8 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> tu
         cgroup_procs=procs,
         address_space=address_space,
     )
-    child.order(resolved.account, who, [file])
+    end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
+    child.order(resolved.account, who, [file], end)
     steps = None
     if order.before or order.after:
         steps = Steps(
@@ -207,7 +211,7 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> tu
         env=ready["env"],
         warnings=warnings + child.warnings,
     )
-    return who, steps
+    return steps
 
 
 def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> dict[str, Any]:
@@ -229,6 +233,7 @@ def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> dic
 def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: NotRunError) -> bool:
     """Run what has to be run although the job is not, and record why; tell whether something had to be ended."""
     child.socket.close()
+    child.ending.clear()  # its site may have stopped it
     os.waitpid(child.pid, 0)
     reason = str(unrun)
     if child.log:
@@ -246,10 +251,9 @@ def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: No
     return unrun.steps.had_to_end
 
 
-def _finish(order: Order, post: Post, report: int, child: Child, who: Identity, steps: Steps | None) -> bool:  # noqa: PLR0913, PLR0917 - all that there is of a job
+def _finish(order: Order, post: Post, report: int, child: Child, steps: Steps | None) -> bool:
     """Wait for the job's end, or see to it, and record it; tell whether something had to be ended."""
-    leaf = Leaf(order.cgroup)
-    end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
+    leaf, end = Leaf(order.cgroup), child.ending
     runtime = order.limits.get(limits.RUNTIME)
     end.wait(None if runtime is None else child.began + runtime)
     if end.reason is not None or order.clears:
@@ -262,6 +266,8 @@ def _finish(order: Order, post: Post, report: int, child: Child, who: Identity, 
         reached = limits.MEMORY
     if reached is not None and child.log:
         child.log.write_line("ERROR", limits.told(order, reached))
+    if end.reason == SLOW and child.log:
+        child.log.write_line("ERROR", f"{order.called} was killed: it did not get to its program in time")
     if order.timing_line and child.log:
         child.log.write_line("INFO", _timing(order, child.started_at, seconds, code))
     if steps is not None:
@@ -362,6 +368,10 @@ def _give_up(order: Order, post: Post, child: Child) -> NoReturn:
     Leaf(order.cgroup).remove()
     reason = child.why_not
     if reason is None:
+        if child.ending.reason == SLOW:
+            raise NotNowError(f"it could not be started within {ending.START_SECONDS:g} s")
+        if child.ending.reason == CANCELLED:
+            raise NotNowError("it was cancelled while it was being started")
         raise NotNowError(f"its process ended before the program was started (wait status {status})")
     if child.outcome is not None and child.outcome["outcome"] == "temporary":
         raise NotNowError(reason)

@@ -71,11 +71,9 @@ class Steps:
         self._require_wanted()
         self._note(job)
         job.go()
-        start = self._ending(job, can_be_cancelled=True)
-        start.await_start(job.socket.fileno(), job.hear)
-        job.note_start()
-        if start.reason is not None:
-            was_cancelled = start.reason == CANCELLED
+        job.await_exec()
+        if job.ending.reason is not None:
+            was_cancelled = job.ending.reason == CANCELLED
             reason = "it was cancelled when it was about to run" if was_cancelled else f"it {_TOO_SLOW}"
             raise NotRunError(reason, self, cancelled=was_cancelled)
         if not job.is_ready:
@@ -113,12 +111,11 @@ class Steps:
         except OSError as error:
             failed = f"could not be started: {error.strerror}"
         else:
-            made.order(account, who, with_log, number)
+            ending = self._ending(made, can_be_cancelled=can_be_cancelled)
+            made.order(account, who, with_log, ending, number)
             self._note(made)
             made.go()
-            ending = self._ending(made, can_be_cancelled=can_be_cancelled)
-            ending.await_start(made.socket.fileno(), made.hear)
-            made.note_start()
+            made.await_exec()
             ending.wait(made.began + STEP_SECONDS)
             self.had_to_end = self.had_to_end or ending.reason is not None
             if ending.reason is not None or (order.clears and number >= len(order.before)):

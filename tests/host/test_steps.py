@@ -257,8 +257,10 @@ def test_a_job_that_is_cancelled_during_a_step_does_not_run_and_the_last_step_do
 def test_of_a_job_that_is_cancelled_before_its_first_step_nothing_runs(station: Station, site: Site) -> None:
     prelude = "from basestation_runner.privexec.claims import Claims\nClaims.is_cancelled = lambda *_: True\n"
     station.start(command=[str(launcher(station.installation, prelude))])
-    record = station.run(order(station, site, "echo job"))
-    assert (record["cancelled"], record["steps"]) == (True, [])
+    job = order(station, site, "echo job")
+    event = station.outcome(job)
+    assert (event["event"], event["reason"]) == ("temporary", "it was cancelled while it was being started")
+    assert not Path(job["log_file"]).exists() or log_of(job) == ""
 
 
 def test_a_job_that_is_cancelled_while_it_runs_has_its_profiles_last_step_only(
