@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 )
 def test_each_account_is_shown_its_own_sites(host: Host, account: str, sites: set[str]) -> None:
     shown = host.check(f"setpriv --reuid={account} --regid=nogroup --clear-groups runner status --json")
-    assert {site["name"] for site in json.loads(shown)["sites"]} == sites
+    assert {site["site"] for site in json.loads(shown)["sites"]} == sites
 
 
 def test_tables_are_drawn_on_a_terminal(host: Host) -> None:
