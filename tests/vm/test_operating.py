@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from tests.vm.host import Host
 
 
-@pytest.mark.parametrize(
-    ("account", "sites"), [("root", {"alpha", "beta"}), ("runner-alpha", {"alpha"}), ("nobody", set())]
-)
+STATUS = "setpriv --reuid={} --regid=nogroup --clear-groups runner status --json"
+
+
+@pytest.mark.parametrize(("account", "sites"), [("root", {"alpha", "beta"}), ("runner-alpha", {"alpha"})])
 def test_each_account_is_shown_its_own_sites(host: Host, account: str, sites: set[str]) -> None:
-    shown = host.check(f"setpriv --reuid={account} --regid=nogroup --clear-groups runner status --json")
+    shown = host.check(STATUS.format(account))
     assert {site["site"] for site in json.loads(shown)["sites"]} == sites
+
+
+def test_the_control_socket_is_no_use_to_accounts_without_a_site(host: Host) -> None:
+    refused = host.run(STATUS.format("nobody"))
+    assert (refused.status, "is a member of no site's group" in refused.stderr) == (1, True), refused
 
 
 def test_tables_are_drawn_on_a_terminal(host: Host) -> None:
