@@ -30,7 +30,7 @@ _FILES: Final = {
     "etc/hostname": "vm\n",
     "etc/hosts": "127.0.0.1 localhost vm\n",
     "etc/machine-id": "0123456789abcdef" * 2 + "\n",
-    "etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=persistent\nRateLimitBurst=0\n",
+    "etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=volatile\nRateLimitBurst=0\n",
     "etc/systemd/system.conf.d/vm.conf": "[Manager]\nDefaultTimeoutStartSec=300\n",
     "etc/systemd/system/agent.service": (_HERE / "agent.service").read_text(),
     "usr/lib/agent": (_HERE / "agent.sh").read_text(),
