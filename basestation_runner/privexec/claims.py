@@ -138,7 +138,7 @@ class Claims:
 
     def uncancel(self, job_id: str) -> None:
         """Take that mark back: the job was not started."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # where it cannot be removed it could not be made either
             os.unlink(job_id + _CANCEL, dir_fd=self._claims)
 
     def settle(self, job_id: str) -> None:

@@ -356,6 +356,7 @@ def test_a_job_without_a_keeper_is_found_by_a_successor(station: Station, order:
         "job_id": order["job_id"],
         "pid": pid,
         "started_at": pytest.approx(claim_of(station, order)["claimed_at"]),
+        "dispatch": claim_of(station, order)["dispatch"],
     }
     gate.open()
     assert station.client.event(order["job_id"], "lost", "ended")["event"] == "lost"
