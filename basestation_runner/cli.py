@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "hold": ("basestation_runner.commands.hold:hold", "Start nothing of a site until it is released."),
     "release": ("basestation_runner.commands.release:release", "Start a site's jobs again."),
     "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),
+    "reload": ("basestation_runner.commands.reload:reload", "Read the configuration anew, without a restart."),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",

@@ -72,7 +72,7 @@ def watch(
     return run(
         WatchOptions(
             sites_config=sites_config,
-            applications_config=common.applications_path(applications_config),
+            applications_config=applications_config,
             priv_exec_socket=priv_exec_socket,
             control_socket=control_socket,
             state_dir=state_dir,

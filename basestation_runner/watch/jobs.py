@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from basestation_runner.config.model import Application, Config, Site
     from basestation_runner.protocol import Message
     from basestation_runner.watch.completions import Completions
-    from basestation_runner.watch.dispatcher import Choice, Dispatcher
+    from basestation_runner.watch.dispatcher import Choice, Dispatcher, Limits
     from basestation_runner.watch.helper import Helper
     from basestation_runner.watch.inbox import Taken
     from basestation_runner.watch.ledger import Hold, Ledger, Unfinished
@@ -78,7 +79,8 @@ class Jobs:
 
         `on_complete`: `is_complete` has become true.
         """
-        self._config = config
+        self.config = config
+        """What is in force now; `reconfigure` replaces it."""
         self._loop = loop
         self._ledger = ledger
         self._dispatcher = dispatcher
@@ -97,7 +99,7 @@ class Jobs:
         self._recalled: set[str] = set()
         self._settled: list[str] = []
         self._repeats = Repeats(loop.call_later)
-        self.digests: Final = {name: config.digest(name) for name in config.sites}
+        self.digests: Mapping[str, str] = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 
     def attach(self, helper: Helper) -> None:
@@ -114,6 +116,37 @@ class Jobs:
             self._dispatcher.add(job)
             if job.state is not State.QUEUED:
                 self._in_flight[job.job_id] = job
+
+    def reconfigure(self, config: Config, limits: Limits) -> None:
+        """Go on with another configuration: jobs of the sites that it changes are judged anew, and tried at once."""
+        digests = {name: config.digest(name) for name in config.sites}
+        names = {name for name in digests.keys() | self.digests.keys() if digests.get(name) != self.digests.get(name)}
+        self.config, self.digests = config, digests
+        known = {job.seq: job for job in self._ledger.unfinished() if job.site in names}
+        judged: dict[str, str | None] = {}
+
+        def update(job: Job) -> None:
+            now = known[job.seq]
+            asks = repr((now.site, now.application, now.script, now.additions))
+            if asks not in judged:  # thousands that ask for the same are common
+                judged[asks] = why_held(config, now)
+            self._judge(job, now, judged[asks])
+
+        self._dispatcher.renew(limits, names, update)
+        self.wake()
+
+    def try_again(self) -> None:
+        """What kept jobs from starting may be gone: those that were put back need not wait for their time."""
+        for job in self._stuck.values():
+            if job.delayed:
+                job.postponed = 0
+                self._dispatcher.retry(job)
+        self.wake()
+
+    @property
+    def held(self) -> Counter[str]:
+        """Why jobs must not be started with the present configuration, and how many each reason holds."""
+        return Counter(job.held for job in self._stuck.values() if job.held is not None)
 
     def queued(self, site: str) -> int:
         """Return how many jobs of a site wait."""
@@ -179,6 +212,9 @@ class Jobs:
             interactive=application.priority == "interactive",
             uses=uses(application, of_data(new.additions)),
         )
+        if self.config.applications.get(application.name) is not application:  # another one since it was read
+            job.held = why_held(self.config, new)
+            self._note_held(job)
         self._dispatcher.add(job)
         self._ledger.after(
             partial(
@@ -296,13 +332,13 @@ class Jobs:
 
     def rerun(self, new: NewJob) -> None:
         """Take a job that repeats another one. Raises NotAllowedError when it would not be accepted as a request."""
-        site = self._config.sites.get(new.site)
+        site = self.config.sites.get(new.site)
         if site is None:
             raise NotAllowedError(f"site {new.site} is not configured")
         try:
             additions = of_data(new.additions)
             request = runfile.Request(new.home, new.mission_dir, new.log_file, new.script, new.args, additions)
-            application = application_for(self._config, site, request)
+            application = application_for(self.config, site, request)
         except (AdditionsError, runfile.RequestError) as error:
             raise NotAllowedError(str(error)) from None
         if not self.is_complete:
@@ -488,32 +524,50 @@ class Jobs:
         self.wake()
 
     def _recovered(self, known: Unfinished) -> Job:
-        site = self._config.sites.get(known.site)
-        application = self._config.applications.get(known.application)
         job = Job(
             seq=known.seq,
             job_id=known.job_id,
             site=known.site,
             application=known.application,
             script=known.script,
-            queue=(known.site, known.mission_dir, known.script) if site is None else _queue(site, known),
-            interactive=application is not None and application.priority == "interactive",
+            queue=(known.site, known.mission_dir, known.script),
+            interactive=False,
             state=known.state,
             cancelled_by=known.cancelled_by,
             from_before_boot=known.state is not State.QUEUED and known.boot != self._boot,
         )
-        job.held = why_held(self._config, known)
-        if application is not None and job.held is None:
-            job.uses = uses(application, of_data(known.additions))
-        if job.held is not None:
-            self._stuck[job.job_id] = job
+        self._judge(job, known, why_held(self.config, known), is_new=True)
         return job
+
+    def _judge(self, job: Job, known: Unfinished, held: str | None, *, is_new: bool = False) -> None:
+        """Have a job follow the configuration. One that was started keeps what it was started with, but not its queue.
+
+        `held` says why it cannot run; `is_new`: it is not known yet what it takes.
+        """
+        site = self.config.sites.get(known.site)
+        if site is not None:
+            job.queue = _queue(site, known)
+        if job.state is not State.QUEUED and not is_new:
+            return
+        application = self.config.applications.get(known.application)
+        job.interactive = application is not None and application.priority == "interactive"
+        job.uses = () if application is None or held is not None else uses(application, of_data(known.additions))
+        job.held = held
+        job.delayed = False
+        job.postponed = 0
+        self._note_held(job)
+
+    def _note_held(self, job: Job) -> None:
+        if job.held is None:
+            self._stuck.pop(job.job_id, None)
+        else:
+            self._stuck[job.job_id] = job
 
     # The visualiser
 
     def _notify(self, action: Literal["queued", "start", "complete"], job: Job, returncode: int | None = None) -> None:
         """Tell the visualiser, after the commit, if the job's application wants that."""
-        application, site = self._config.applications.get(job.application), self._config.sites.get(job.site)
+        application, site = self.config.applications.get(job.application), self.config.sites.get(job.site)
         if application is not None and application.visualiser and site is not None and self._visualiser.is_heard:
             self._ledger.after(partial(self._send_notice, action, job, site, returncode))
 
@@ -560,7 +614,7 @@ class Jobs:
             {
                 "request": "dispatch",
                 **asdict(self._ledger.dispatch(job.seq)),
-                "digest": self.digests[job.site],
+                "digest": self.digests.get(job.site, ""),  # none: the site has just gone, and the helper says: later
                 "queue_length": choice.queue_length,
             }
         )

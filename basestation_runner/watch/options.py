@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @attrs.frozen(kw_only=True)
 class WatchOptions:
     sites_config: Path
-    applications_config: Path | None  # None: the built-in profiles
+    applications_config: Path | None  # None: the default file if there is one, else the built-in profiles
     priv_exec_socket: Path
     control_socket: Path
     state_dir: Path

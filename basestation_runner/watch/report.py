@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from basestation_runner import __version__
+from basestation_runner.config.model import fingerprint
 from basestation_runner.watch.history import MOST_ROWS
 from basestation_runner.watch.sitewatch import NOT_YET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from basestation_runner.config.model import Config
     from basestation_runner.watch.callers import Caller
     from basestation_runner.watch.errands import Errands
     from basestation_runner.watch.helper import Helper
@@ -40,7 +40,6 @@ class Report:
     `trouble` says why the watcher as a whole does not go on, if it does not.
     """
 
-    config: Config
     sites: Sites
     jobs: Jobs
     helper: Helper
@@ -48,7 +47,6 @@ class Report:
     errands: Errands
     trouble: Callable[[], str | None]
     started_at: float
-    fingerprint: str
 
     async def status(self, caller: Caller, since: float) -> Facts:
         """Return the whole in figures, what runs, what waits longest, and what went wrong since then."""
@@ -139,7 +137,7 @@ class Report:
             "jailed": entry.jailed,
             "roots": [entry.jail_root] if entry.jailed else list(entry.roots),
             "scripts": sorted({script for name in entry.applications for script in self._scripts(name)}),
-            "any_script": self.config.default_application in entry.applications,
+            "any_script": self.jobs.config.default_application in entry.applications,
         }
 
     def told(self, rows: Iterable[Facts]) -> list[Facts]:
@@ -181,12 +179,12 @@ class Report:
         return None if hold is None else {"by": hold.held_by, "at": hold.held_at, "closed": hold.closed}
 
     def _scripts(self, application: str) -> tuple[str, ...]:
-        return self.config.applications[application].scripts
+        return self.jobs.config.applications[application].scripts
 
     def _has_same_config(self) -> bool | None:
         """Tell whether the helper has read the same config; None if it has not said."""
         theirs = self.helper.facts["config"]
-        return None if theirs is None else theirs == self.fingerprint
+        return None if theirs is None else theirs == fingerprint(self.jobs.digests)
 
 
 def _state(site: SiteWatch) -> str:

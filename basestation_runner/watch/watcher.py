@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import asdict
 
-from basestation_runner import nss
-from basestation_runner.config.model import fingerprint
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.processes import boot_id
 from basestation_runner.repeats import Repeats
+from basestation_runner.watch import reload
 from basestation_runner.watch.callers import Callers
 from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.control import Control
@@ -25,6 +24,7 @@ from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.jobs import ASKING, Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
+from basestation_runner.watch.reload import Reload
 from basestation_runner.watch.report import Report
 from basestation_runner.watch.requests import Requests
 from basestation_runner.watch.shared import Shared, Timing
@@ -32,7 +32,6 @@ from basestation_runner.watch.sites import Sites
 from basestation_runner.watch.visualiser import Visualiser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
@@ -72,6 +71,7 @@ class Watcher:
         """Open the ledger and what else is needed; nothing happens before `run`. Raises RunnerError."""
         timing = timing or Timing()
         self._loop = asyncio.get_running_loop()
+        self._options = options
         self._config = config
         self._log = log
         self._notifier = notifier
@@ -102,17 +102,7 @@ class Watcher:
             config,
             loop=self._loop,
             ledger=self.ledger,
-            dispatcher=Dispatcher(
-                Limits(
-                    normal=options.max_running,
-                    interactive=INTERACTIVE_PER_CORE * len(os.sched_getaffinity(0)),
-                    per_site={
-                        name: site.max_running for name, site in config.sites.items() if site.max_running is not None
-                    },
-                    has_reserve=len(config.sites) > 1,
-                    resources=dict(config.host.resources),
-                )
-            ),
+            dispatcher=Dispatcher(_limits(options, config)),
             completions=self.completions,
             absent_patience=options.absent_patience,
             visualiser=self.visualiser,
@@ -129,6 +119,7 @@ class Watcher:
             log=log,
             on_up=self.jobs.on_up,
             on_event=self.jobs.on_event,
+            on_reconfigured=self.jobs.try_again,
         )
         self.jobs.attach(self.helper)
         shared = Shared(
@@ -143,15 +134,22 @@ class Watcher:
             wake=self.wake,
         )
         self.sites = Sites(config, shared, on_change=self._tell_soon)
-        self.control = self._control(options.control_socket)
+        looking_up = Errands(self.lanes, most=MOST_LOOK_UPS, patience=ASKING_PATIENCE)
+        self.reload = Reload(
+            read=lambda: reload.load(options.sites_config, options.applications_config),
+            errands=looking_up,
+            helper=self.helper,
+            jobs=self.jobs,
+            use=self._use,
+            log=log,
+        )
+        self.control = self._control(options.control_socket, looking_up)
         if not self.jobs.is_complete:
             self.sites.pause()
 
-    def _control(self, path: Path) -> Control:
+    def _control(self, path: Path, looking_up: Errands) -> Control:
         """Return what answers those who ask."""
         report = Report(
-            config=self._config,
-            fingerprint=fingerprint(self.jobs.digests),
             sites=self.sites,
             jobs=self.jobs,
             helper=self.helper,
@@ -160,9 +158,14 @@ class Watcher:
             trouble=lambda: self._trouble,
             started_at=time.time(),
         )
-        callers = Callers(self._loop, Errands(self.lanes, most=MOST_LOOK_UPS, patience=ASKING_PATIENCE), self.sites)
         requests = Requests(
-            callers=callers, report=report, sites=self.sites, jobs=self.jobs, ledger=self.ledger, log=self._log
+            callers=Callers(self._loop, looking_up, self.sites),
+            report=report,
+            sites=self.sites,
+            jobs=self.jobs,
+            ledger=self.ledger,
+            reload=self.reload.ask,
+            log=self._log,
         )
         return Control(path, requests.answer, loop=self._loop, log=self._log)
 
@@ -193,11 +196,17 @@ class Watcher:
                 raise self._failure
             self._log.info("stopping")
             self._notifier.stopping()
+            await self.reload.stop()
             await self.sites.stop(self._commit, STOP_PATIENCE)
         except LedgerError as error:
             raise self._failure or _ledger_failure(str(error)) from error
         finally:
             self._close()
+
+    def _use(self, config: Config) -> asyncio.Future[None]:
+        """Go by another configuration; return what is done when every site does."""
+        self.jobs.reconfigure(config, _limits(self._options, config))
+        return asyncio.ensure_future(self.sites.reconfigure(config, self._commit, STOP_PATIENCE))
 
     def _close(self) -> None:
         for handle in (self._turn, self._status_timer, self._forgetting):
@@ -305,7 +314,7 @@ class Watcher:
     @property
     def _status(self) -> str:
         pending = sum(site.reason is not None for site in self.sites)
-        watching = len(self._config.sites) - pending
+        watching = len(self.sites) - pending
         faulty = sum(bool(site.remarks) for site in self.sites if site.reason is None)
         warnings = f" ({faulty} with warnings)" if faulty else ""
         sites = f"{watching} site{'' if watching == 1 else 's'} watching{warnings}"
@@ -366,25 +375,20 @@ class Watcher:
             answer.set_result([f"{doing} does not answer"])
 
         lane = self.lanes.lane(on_hung=hung, on_late=lambda _: None)
-        lane.submit(lambda: _unknown_accounts(self._config, lane.progress), answer.set_result, answer.set_exception)
+        sites = self._config.sites.values()
+        lane.submit(lambda: reload.unknown_accounts(sites, lane.progress), answer.set_result, answer.set_exception)
         return await answer
+
+
+def _limits(options: WatchOptions, config: Config) -> Limits:
+    return Limits(
+        normal=options.max_running,
+        interactive=INTERACTIVE_PER_CORE * len(os.sched_getaffinity(0)),
+        per_site={name: site.max_running for name, site in config.sites.items() if site.max_running is not None},
+        has_reserve=len(config.sites) > 1,
+        resources=dict(config.host.resources),
+    )
 
 
 def _ledger_failure(reason: str) -> TemporaryError:
     return TemporaryError(f"the ledger cannot be used: {reason}", hint="start it again: a damaged ledger is recovered")
-
-
-def _unknown_accounts(config: Config, get_on: Callable[[str], None]) -> list[str]:
-    """Return, as sentences, which accounts and groups of sites do not exist. Blocking."""
-    faults = []
-    for site in config.sites.values():
-        get_on("the name service")
-        group = site.groups[0] if site.groups else None
-        try:
-            if nss.account(site.runner_user) is None:
-                faults.append(f"there is no account {site.runner_user} (runner_user of site {site.name})")
-            if isinstance(group, str) and nss.group(group) is None:
-                faults.append(f"there is no group {group} (the first of groups of site {site.name})")
-        except nss.LookupFailedError as error:
-            faults.append(f"the name service does not answer: {error} (site {site.name})")
-    return faults

@@ -21,6 +21,7 @@ from basestation_runner.config.model import Config, Site
 from basestation_runner.config.parts import Host
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
+from basestation_runner.watch import reload
 from basestation_runner.watch import watcher as watcher_module
 from basestation_runner.watch.options import WatchOptions
 from basestation_runner.watch.shared import Timing
@@ -47,6 +48,8 @@ class FakeHelper:
         self.settled: list[str] = []
         self.inquired: list[str] = []
         self.cancelled: list[str] = []
+        self.reloads = 0
+        self.reload_faults: list[str] = []
         self.ends: dict[str, dict[str, Any]] = {}  # survives a restart, as exit records do
         self.running: set[str] = set()  # as claims and keepers do
         self.on_dispatch: Callable[[dict[str, Any]], None] = self.run
@@ -139,6 +142,9 @@ class FakeHelper:
                     self.on_cancel(job_id)
             case "recall":
                 self.recall()
+            case "reload":
+                self.reloads += 1
+                self.say({"event": "reloaded", "faults": self.reload_faults})
             case "settled":
                 self.settled += message["job_ids"]
 
@@ -255,7 +261,7 @@ class Bench:
             processors=[self.capture],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
-        config = Config(sites=self.sites, applications=self.applications, host=self.host)
+        config = Config(sites=dict(self.sites), applications=dict(self.applications), host=self.host)
         seen = len(self.events("ready"))
 
         async def make() -> Watcher:
@@ -269,6 +275,11 @@ class Bench:
             if self._running.done():
                 self._running.result()
         return watcher
+
+    def configure(self) -> None:
+        """Have the next reload find the sites and applications as they are here now."""
+        config = Config(sites=dict(self.sites), applications=dict(self.applications), host=self.host)
+        self.patch.setattr(reload, "load", lambda *_: config)
 
     def stop(self) -> None:
         if self.watcher is not None:
