@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EVERY: Final = 0.5
 """Seconds between two looks at whether anything still runs."""
-RELOAD_PATIENCE: Final = 120.0
+RELOAD_PATIENCE: Final = 180.0
 """Seconds in which both daemons have read the configuration, or have given up."""
 HOST: Final = ""
 _SAID: Final = {

@@ -15,6 +15,7 @@ import structlog
 
 from basestation_runner import program, protocol
 from basestation_runner.config import apart
+from basestation_runner.config.faults import sentences
 from basestation_runner.config.model import Config
 from basestation_runner.errors import RunnerError
 from basestation_runner.privexec import accounts
@@ -22,7 +23,7 @@ from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import NotNowError, RefusedError
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds in which the files must be parsed and the accounts found."""
 MOST_FAULTS: Final = 100
 _READ_BYTES: Final = 1 << 16
@@ -122,7 +123,7 @@ def _check(sites: apart.Text, applications: apart.Text | None, caller: Caller) -
     """Return the Config, or everything that is wrong with it. An account that is not found is a fault here."""
     config = apart.parse(sites, applications)
     if not isinstance(config, Config):
-        return str(config).split("\n")
+        return sentences(config)
     faults = []
     for site in config.sites.values():
         try:

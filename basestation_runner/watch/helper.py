@@ -25,7 +25,7 @@ FIRST_DELAY: Final = 0.2
 LONGEST_DELAY: Final = 5.0
 PATIENCE: Final = 5.0
 """Seconds for connecting and for the answer to the greeting."""
-RELOAD_PATIENCE: Final = 30.0
+RELOAD_PATIENCE: Final = 75.0
 """Seconds for reading the configuration anew: the helper's own patience with that, and some more."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from basestation_runner import nss
 from basestation_runner.config import apart
+from basestation_runner.config.faults import sentences
 from basestation_runner.config.location import applications_path
 from basestation_runner.config.model import changed
 from basestation_runner.errors import RunnerError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 MOST_TOLD: Final = 200
 """Sites, reasons and faults of each kind that an answer lists."""
 NO_ANSWER: Final = "the helper does not answer"
+NAME_SERVICE: Final = "the name service"
 
 
 def load(sites: Path, applications: Path | None) -> Config:
@@ -98,12 +100,14 @@ class Reload:
         """Return what has become of it; with `faults` nothing has changed."""
         try:
             config = await self._errands.run("the configuration", self._read)
-            faults, restarts = await self._errands.run(
-                "the name service", lambda: (unknown_accounts(config.sites.values()), _restarts(config.sites.values()))
-            )
+            sites = config.sites.values()
+            faults = await self._errands.run_steps(NAME_SERVICE, lambda get_on: unknown_accounts(sites, get_on))
+            restarts = await self._errands.run_steps(NAME_SERVICE, lambda get_on: _restarts(sites, get_on))
             helper = None if faults else await self._helper.reload()
-        except (RunnerError, HungError, nss.LookupFailedError) as error:
-            return _refused(str(error).split("\n"))
+        except RunnerError as error:
+            return _refused(sentences(error))
+        except (HungError, nss.LookupFailedError) as error:
+            return _refused([str(error)])
         except TimeoutError:
             return _refused([NO_ANSWER])
         if faults or helper:
@@ -120,11 +124,11 @@ class Reload:
         }
 
 
-def unknown_accounts(sites: Iterable[Site], get_on: Callable[[str], None] = lambda _: None) -> list[str]:
+def unknown_accounts(sites: Iterable[Site], get_on: Callable[[str], None]) -> list[str]:
     """Return, as sentences, which accounts and groups of sites do not exist. Blocking."""
     faults = []
     for site in sites:
-        get_on("the name service")
+        get_on(NAME_SERVICE)
         group = site.groups[0] if site.groups else None
         try:
             if nss.account(site.runner_user) is None:
@@ -136,10 +140,11 @@ def unknown_accounts(sites: Iterable[Site], get_on: Callable[[str], None] = lamb
     return faults
 
 
-def _restarts(sites: Iterable[Site]) -> list[Facts]:
+def _restarts(sites: Iterable[Site], get_on: Callable[[str], None]) -> list[Facts]:
     """Return the sites whose group this process was started without. Blocking. Raises nss.LookupFailedError."""
     lacking = []
     for site in sites:
+        get_on(NAME_SERVICE)
         with suppress(NotReadyError):  # said as a fault
             _, gid = owner(site)
             if not has_group(gid):
