@@ -121,7 +121,7 @@ lock: ## resolve the locked dependencies anew (ARGS=--upgrade for newer ones)
 	    --no-emit-index-url --custom-compile-command 'make lock' $(ARGS) "$$@"; \
 	}; \
 	compile requirements/build.in --output-file requirements/build.lock; \
-	compile pyproject.toml --extra daemon --extra vis --output-file requirements/runtime.lock; \
+	compile pyproject.toml --extra daemon --extra metrics --extra vis --output-file requirements/runtime.lock; \
 	compile pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
 
 .PHONY: clean

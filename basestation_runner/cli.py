@@ -52,6 +52,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "asyncore": "daemon",
     "cgroupspy": "daemon",
     "prctl": "daemon",
+    "prometheus_client": "metrics",
     "pyinotify": "daemon",
     "rich": "daemon",
     "zmq": "vis",

@@ -48,6 +48,7 @@ class Job:
     postponed: int = 0
     postponed_because: str | None = None
     cancelled_by: int | None = None  # uid of whoever wants it to be ended
+    accepted_at: float | None = None  # on the loop's clock; None: by an earlier watcher
     absent_since: float | None = None  # on the loop's clock: since when its account or group has not been found
     from_before_boot: bool = False
     uses: tuple[tuple[str, int], ...] = ()

@@ -23,6 +23,7 @@ from basestation_runner.watch.admission import application_for, uses, why_held
 from basestation_runner.watch.dispatcher import Job
 from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
+from basestation_runner.watch.tally import OTHER, Tally
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,6 +54,7 @@ ASKING: Final = "the ledger was damaged: first the helper is asked what it has b
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
 _SECONDS: Final = ("started_at", "ended_at", "seconds", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
+_ERRORS: Final = {Event.REFUSED: "refused", Event.LOST: "lost", Event.NEVER_STARTED: "lost"}
 _LIMITS: Final = {"runtime": Event.TIMED_OUT, "memory": Event.OUT_OF_MEMORY}
 
 
@@ -99,6 +101,8 @@ class Jobs:
         self._recalled: set[str] = set()
         self._settled: list[str] = []
         self._repeats = Repeats(loop.call_later)
+        self.tally = Tally()
+        self._scripts = _scripts(config)
         self.digests: Mapping[str, str] = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 
@@ -122,11 +126,14 @@ class Jobs:
         digests = {name: config.digest(name) for name in config.sites}
         names = {name for name in digests.keys() | self.digests.keys() if digests.get(name) != self.digests.get(name)}
         self.config, self.digests = config, digests
+        self._scripts = _scripts(config)
         known = {job.seq: job for job in self._ledger.unfinished() if job.site in names}
         judged: dict[str, str | None] = {}
 
         def update(job: Job) -> None:
-            now = known[job.seq]
+            now = known.get(job.seq)
+            if now is None:  # it is not in the ledger yet, which cannot be written: it cannot be started before that
+                return
             asks = repr((now.site, now.application, now.script, now.additions))
             if asks not in judged:  # thousands that ask for the same are common
                 judged[asks] = why_held(config, now)
@@ -210,6 +217,7 @@ class Jobs:
             script=new.script,
             queue=_queue(site, new),
             interactive=application.priority == "interactive",
+            accepted_at=self._loop.time(),
             uses=uses(application, of_data(new.additions)),
         )
         if self.config.applications.get(application.name) is not application:  # another one since it was read
@@ -429,6 +437,8 @@ class Jobs:
         self._in_flight[job.job_id] = job
         self._ledger.running(job.seq, pid=pid, started_at=started_at)
         if was is not State.RUNNING:
+            if job.accepted_at is not None:
+                self.tally.starts.observe(self._loop.time() - job.accepted_at)
             facts = {"site": job.site, "job_id": job.job_id, "script": job.script, "pid": pid}
             self._ledger.after(partial(self._log.info, "job started", **facts))
             self._notify("start", job)
@@ -450,6 +460,7 @@ class Jobs:
         if record["limit"] is not None:
             result["limit"] = record["limit"]
         if record.get("seconds") is not None:
+            self.tally.runs.observe(record["seconds"])
             result["seconds"] = round(record["seconds"], 3)
         log = self._log.info if job.state is State.SUCCEEDED else self._log.warning
         self._ledger.after(partial(log, "job ended", site=job.site, job_id=job.job_id, script=job.script, **result))
@@ -459,6 +470,8 @@ class Jobs:
 
     def _given_up(self, job: Job, event: Event, reason: str) -> None:
         job.state = advance(job.state, event)
+        if event in _ERRORS:
+            self.tally.errors[_ERRORS[event]] += 1
         self._ledger.given_up(job.seq, job.state, reason, now=time.time())
         self._leaves(job)
         self._ledger.after(
@@ -478,6 +491,7 @@ class Jobs:
         self._in_flight.pop(job.job_id, None)
         self._stuck.pop(job.job_id, None)
         self._dispatcher.remove(job)
+        self.tally.ended[job.state, job.script if job.script in self._scripts else OTHER] += 1
         self._on_room(job.site)
         self._settle(job.job_id)
 
@@ -495,6 +509,7 @@ class Jobs:
             self._given_up(job, Event.REFUSED, reason)
             return
         job.state = advance(job.state, Event.POSTPONED)
+        self.tally.errors["account not found" if absent else "not now"] += 1
         job.postponed += 1
         job.postponed_because = reason
         self._stuck[job.job_id] = job
@@ -656,6 +671,11 @@ def _queue(site: Site, job: NewJob | Unfinished) -> tuple[str, ...]:
     if not site.queue_scripts:
         return (site.name,)
     return (site.name, job.mission_dir, job.script, runfile.glider(job.home))
+
+
+def _scripts(config: Config) -> frozenset[str]:
+    """Return the scripts that some application profile claims."""
+    return frozenset(script for application in config.applications.values() for script in application.claims)
 
 
 def _portions(job_ids: list[str]) -> Iterator[list[str]]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from basestation_runner.loglines import Format
+    from basestation_runner.watch.web import Address
 
 
 @attrs.frozen(kw_only=True)
@@ -24,5 +25,6 @@ class WatchOptions:
     max_running: int
     max_queued: int
     absent_patience: float  # seconds
+    metrics: Address | None
     job_completions_log: Path | None
     debug: bool

@@ -53,14 +53,19 @@ class Reload:
         errands: Errands,
         helper: Helper,
         jobs: Jobs,
+        trouble: Callable[[], str | None],
         use: Callable[[Config], asyncio.Future[None]],
         log: FilteringBoundLogger,
     ) -> None:
-        """`use` goes by another Config at once, and returns what is done when all sites do."""
+        """`trouble` says why nothing can be changed now, if it cannot.
+
+        `use` goes by another Config at once, and returns what is done when all sites do.
+        """
         self._read = read
         self._errands = errands
         self._helper = helper
         self._jobs = jobs
+        self._trouble = trouble
         self._use = use
         self._log = log
         self._lock = asyncio.Lock()
@@ -103,6 +108,8 @@ class Reload:
             sites = config.sites.values()
             faults = await self._errands.run_steps(NAME_SERVICE, lambda get_on: unknown_accounts(sites, get_on))
             restarts = await self._errands.run_steps(NAME_SERVICE, lambda get_on: _restarts(sites, get_on))
+            if (trouble := self._trouble()) is not None:
+                faults.append(f"not now: {trouble}")
             helper = None if faults else await self._helper.reload()
         except RunnerError as error:
             return _refused(sentences(error))

@@ -74,7 +74,7 @@ class Report:
                 "trouble": self.trouble(),
                 "hold": self._hold(""),
             },
-            "helper": self.helper.facts | {"same_config": self._has_same_config()},
+            "helper": self.helper.facts | {"same_config": self.has_same_config()},
             "sites": {
                 **{state: sum(_state(site) == state for site in mine) for state in ("watching", "starting", "pending")},
                 "held": sum(site.site.name in self.jobs.holds for site in mine),
@@ -91,6 +91,21 @@ class Report:
             "lost": lost,
             "failures": self.told(failures),
         }
+
+    async def accepted_first(self) -> dict[str, float]:
+        """Return, for each site of which jobs wait, when the oldest of them was accepted."""
+        waiting = [site.site.name for site in self.sites if self.jobs.queued(site.site.name)]
+        rows = await self.errands.run(_WHAT, lambda: self.history.oldest_queued(waiting)) if waiting else []
+        return {facts["site"]: facts["accepted_at"] for facts in rows}
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each site, by its name."""
+        return {site.site.name: _state(site) for site in self.sites}
+
+    @property
+    def held(self) -> int:
+        """How many sites are held."""
+        return sum(site.site.name in self.jobs.holds for site in self.sites)
 
     async def some_sites(self, caller: Caller, after: str) -> Facts:
         """Return the next sites by name, and whether there are more."""
@@ -181,7 +196,7 @@ class Report:
     def _scripts(self, application: str) -> tuple[str, ...]:
         return self.jobs.config.applications[application].scripts
 
-    def _has_same_config(self) -> bool | None:
+    def has_same_config(self) -> bool | None:
         """Tell whether the helper has read the same config; None if it has not said."""
         theirs = self.helper.facts["config"]
         return None if theirs is None else theirs == fingerprint(self.jobs.digests)

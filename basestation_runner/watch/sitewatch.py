@@ -111,6 +111,7 @@ class SiteWatch:
             self.watches.close()
 
     def _on_overflow(self) -> None:
+        self.shared.jobs.tally.overflows += 1
         self._overflows.say(
             "overflow",
             lambda: self.log.warning("inotify queue overflow: the rundir is scanned"),

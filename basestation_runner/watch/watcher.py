@@ -30,6 +30,7 @@ from basestation_runner.watch.requests import Requests
 from basestation_runner.watch.shared import Shared, Timing
 from basestation_runner.watch.sites import Sites
 from basestation_runner.watch.visualiser import Visualiser
+from basestation_runner.watch.web import Web
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,16 +141,18 @@ class Watcher:
             errands=looking_up,
             helper=self.helper,
             jobs=self.jobs,
+            trouble=lambda: self._trouble,
             use=self._use,
             log=log,
         )
-        self.control = self._control(options.control_socket, looking_up)
+        report = self._report()
+        self.control = self._control(options.control_socket, looking_up, report)
+        self.webs = self._webs(options, report)
         if not self.jobs.is_complete:
             self.sites.pause()
 
-    def _control(self, path: Path, looking_up: Errands) -> Control:
-        """Return what answers those who ask."""
-        report = Report(
+    def _report(self) -> Report:
+        return Report(
             sites=self.sites,
             jobs=self.jobs,
             helper=self.helper,
@@ -158,6 +161,18 @@ class Watcher:
             trouble=lambda: self._trouble,
             started_at=time.time(),
         )
+
+    def _webs(self, options: WatchOptions, report: Report) -> list[Web]:
+        """Return what shows pages to those who have asked for one on the command line."""
+        webs = []
+        if options.metrics is not None:
+            from basestation_runner.watch import metrics  # noqa: PLC0415 - memory that few want to spend
+
+            webs.append(Web(options.metrics, {metrics.PATH: metrics.page(report, self.jobs)}, log=self._log))
+        return webs
+
+    def _control(self, path: Path, looking_up: Errands, report: Report) -> Control:
+        """Return what answers those who ask."""
         requests = Requests(
             callers=Callers(self._loop, looking_up, self.sites),
             report=report,
@@ -183,6 +198,8 @@ class Watcher:
                 return
             self.jobs.recover()
             await self.control.start()
+            for web in self.webs:
+                await web.start()
             self.helper.start()
             self.sites.start()
             self._forgetting = self._loop.call_later(FIRST_FORGETTING, self._forget)
@@ -205,6 +222,7 @@ class Watcher:
 
     def _use(self, config: Config) -> asyncio.Future[None]:
         """Go by another configuration; return what is done when every site does."""
+        self._commit()  # what is known of each job is read from the ledger
         self.jobs.reconfigure(config, _limits(self._options, config))
         return asyncio.ensure_future(self.sites.reconfigure(config, self._commit, STOP_PATIENCE))
 
@@ -213,6 +231,8 @@ class Watcher:
             if handle is not None:
                 handle.cancel()
         self.control.stop()
+        for web in self.webs:
+            web.stop()
         self.helper.stop()
         self.watches.close()
         self.lanes.close()
@@ -235,8 +255,11 @@ class Watcher:
 
     def _commit(self) -> None:
         """Make durable what has happened, then do what waited for that."""
+        began, is_dirty = time.monotonic(), self.ledger.is_dirty
         try:
             due = self.ledger.commit()
+            if is_dirty:
+                self.jobs.tally.commits.observe(time.monotonic() - began)
         except LedgerError as error:
             self._hold(str(error))
             return
@@ -302,6 +325,7 @@ class Watcher:
         self._forgetting = self._loop.call_later(pause, self._forget)
 
     def _on_overflow(self) -> None:
+        self.jobs.tally.overflows += len(self.sites)
         self._repeats.say(
             "overflow",
             lambda: self._log.warning("inotify queue overflow: all rundirs are scanned"),

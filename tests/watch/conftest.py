@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from basestation_runner.watch.sitewatch import SiteWatch
+    from basestation_runner.watch.web import Address
 
 DEADLINE = 20.0
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -218,9 +219,11 @@ class Bench:
         self.max_running = 8
         self.max_queued = 50_000
         self.absent_patience = 600.0
+        self.metrics: Address | None = None
         self.sites: dict[str, Site] = {}
         self.applications = dict(builtin_profiles().applications)
         self.host = Host()
+        self.default_application: str | None = None
         self.watcher: Watcher | None = None
         self._running: Any = None
         (directory / "state").mkdir(mode=0o700)
@@ -238,6 +241,15 @@ class Bench:
         return rundir
 
     @property
+    def config(self) -> Config:
+        return Config(
+            sites=dict(self.sites),
+            applications=dict(self.applications),
+            default_application=self.default_application,
+            host=self.host,
+        )
+
+    @property
     def options(self) -> WatchOptions:
         return WatchOptions(
             sites_config=self.directory / "sites.yaml",
@@ -250,6 +262,7 @@ class Bench:
             max_running=self.max_running,
             max_queued=self.max_queued,
             absent_patience=self.absent_patience,
+            metrics=self.metrics,
             job_completions_log=self.directory / "completions.log",
             debug=False,
         )
@@ -261,7 +274,7 @@ class Bench:
             processors=[self.capture],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
-        config = Config(sites=dict(self.sites), applications=dict(self.applications), host=self.host)
+        config = self.config
         seen = len(self.events("ready"))
 
         async def make() -> Watcher:
@@ -278,7 +291,7 @@ class Bench:
 
     def configure(self) -> None:
         """Have the next reload find the sites and applications as they are here now."""
-        config = Config(sites=dict(self.sites), applications=dict(self.applications), host=self.host)
+        config = self.config
         self.patch.setattr(reload, "load", lambda *_: config)
 
     def stop(self) -> None:
