@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, pthread_sigmask, signal
+from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, pthread_sigmask, signal
 from typing import Final
 
 import structlog
@@ -82,7 +82,14 @@ def run(options: HelperOptions) -> int:
     def status() -> str:
         return f"{len(requests.config.sites)} sites, {table.alive} jobs running"
 
-    events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: partial(_hangup, log_file, reload)})
+    events.on_signals(
+        {
+            SIGTERM: events.stop,
+            SIGINT: events.stop,
+            SIGUSR1: log_file.reopen_if_rotated,
+            SIGHUP: partial(_hangup, log_file, reload),
+        }
+    )
 
     def alive() -> None:
         notifier.watchdog()

@@ -72,9 +72,12 @@ async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_
     loop.set_exception_handler(unforeseen)
     watcher = Watcher(options, config, log=log, notifier=notifier)
 
-    def hangup() -> None:
+    def reopen_logs() -> None:
         log_file.reopen_if_rotated()
         watcher.completions.reopen()
+
+    def hangup() -> None:
+        reopen_logs()
         watcher.reload.begin()
 
     def check_logs() -> None:
@@ -87,6 +90,7 @@ async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, watcher.stop)
+    loop.add_signal_handler(signal.SIGUSR1, reopen_logs)
     loop.add_signal_handler(signal.SIGHUP, hangup)
     loop.call_later(LOGS_CHECKED_EVERY, check_logs)
     if notifier.watchdog_interval is not None:

@@ -47,7 +47,7 @@ def test_a_helper_goes_by_the_new_files_and_tells_the_watcher(station: Station) 
     assert told["config"] == station.client.hello()["config"] != before
     assert station.output(two, "echo ran") == "ran\n"
     assert station.output(one, "echo $CASE") == "7\n"
-    (event,) = (line for line in station.daemon.events if line["event"] == "configuration reloaded")
+    event = station.daemon.wait_event(lambda line: line["event"] == "configuration reloaded")
     assert (event["added"], event["removed"], event["changed"]) == (["two"], [], ["one"])
 
 
@@ -101,9 +101,8 @@ def test_a_file_that_the_helper_would_not_start_with_changes_nothing(
     station.installation.write_config({"two": {field: value}})
     assert any(fault in each for each in reload(station))
     assert station.client.hello()["config"] == before
-    assert [line["level"] for line in station.daemon.events if line["event"].startswith("configuration not")] == [
-        "error"
-    ]
+    refused = station.daemon.wait_event(lambda line: line["event"].startswith("configuration not reloaded"))
+    assert refused["level"] == "error"
     del station.installation.sites["two"]
     station.installation.write_config()
     assert station.output(one, "echo ran") == "ran\n"
