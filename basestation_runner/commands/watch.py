@@ -75,6 +75,7 @@ class ListeningAddress(click.ParamType["Address"]):
     help="Seconds in which an account or effective group that is not found is looked up again; then jobs are refused.",
 )
 @common.path_option("--job-completions-log", None, "Append one JSON line per finished job to this file.")
+@common.path_option("--on-failure", None, "Run this program for each job that ends badly, with it as JSON on stdin.")
 @click.option("--metrics", type=ListeningAddress(), help="Show metrics for Prometheus there, at /metrics.")
 @click.pass_obj
 def watch(
@@ -91,6 +92,7 @@ def watch(
     max_queued: int,
     absent_patience: float,
     job_completions_log: Path | None,
+    on_failure: Path | None,
     metrics: Address | None,
 ) -> int:
     """Take requests from the sites' rundirs and run them in turn.
@@ -113,6 +115,7 @@ def watch(
             max_queued=max_queued,
             absent_patience=absent_patience,
             job_completions_log=job_completions_log,
+            on_failure=on_failure,
             metrics=metrics,
             debug=invocation.debug,
         )

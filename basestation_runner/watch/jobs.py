@@ -21,6 +21,7 @@ from basestation_runner.paths import join_jail
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch.admission import application_for, uses, why_held
 from basestation_runner.watch.dispatcher import Job
+from basestation_runner.watch.history import FAILURES
 from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
 from basestation_runner.watch.tally import OTHER, Tally
@@ -76,10 +77,11 @@ class Jobs:
         wake: Callable[[], None],
         on_room: Callable[[str], None],
         on_complete: Callable[[], None],
+        on_failure: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """`wake` asks for a turn of the loop that ends in a commit; `on_room`: fewer jobs of a site wait.
 
-        `on_complete`: `is_complete` has become true.
+        `on_complete`: `is_complete` has become true. `on_failure`: this job has ended badly.
         """
         self.config = config
         """What is in force now; `reconfigure` replaces it."""
@@ -94,6 +96,7 @@ class Jobs:
         self.wake: Final = wake
         self._on_room = on_room
         self._on_complete = on_complete
+        self._on_failure = on_failure
         self.holds: dict[str, Hold] = {}
         """What is held, by the site's name; the empty one is the whole host."""
         self._in_flight: dict[str, Job] = {}  # starting and running ones
@@ -467,6 +470,7 @@ class Jobs:
         summary = {**record, "job_id": job.job_id}
         self._ledger.after(partial(self._completions.write, job.site, job.script, summary))
         self._notify("complete", job, code if signal is None else -signal)
+        self._tell_of_failure(job, None, record)
 
     def _given_up(self, job: Job, event: Event, reason: str) -> None:
         job.state = advance(job.state, event)
@@ -485,6 +489,19 @@ class Jobs:
             )
         )
         self._notify("complete", job)
+        self._tell_of_failure(job, reason, None)
+
+    def _tell_of_failure(self, job: Job, reason: str | None, record: Mapping[str, Any] | None) -> None:
+        """Tell whoever wants to know of a job that has ended badly, after the commit."""
+        if self._on_failure is None or job.state not in FAILURES:
+            return
+        tell = self._on_failure
+
+        def send() -> None:
+            asked = {name: value for name, value in asdict(self._ledger.dispatch(job.seq)).items() if name != "job_id"}
+            tell({"id": job.job_id, **asked, "state": job.state, "reason": reason, "record": record})
+
+        self._ledger.after(send)
 
     def _leaves(self, job: Job) -> None:
         """The job has ended: its queue goes on, and the helper may forget it once that is durable."""

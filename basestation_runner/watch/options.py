@@ -25,6 +25,7 @@ class WatchOptions:
     max_running: int
     max_queued: int
     absent_patience: float  # seconds
+    on_failure: Path | None
     metrics: Address | None
     job_completions_log: Path | None
     debug: bool

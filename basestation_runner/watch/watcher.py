@@ -18,6 +18,7 @@ from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.control import Control
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
 from basestation_runner.watch.errands import Errands
+from basestation_runner.watch.failurehook import FailureHook
 from basestation_runner.watch.helper import Helper
 from basestation_runner.watch.history import History
 from basestation_runner.watch.inotify import Watches
@@ -99,6 +100,11 @@ class Watcher:
             on_unclaimed=lambda: self.sites.unclaimed(),  # noqa: PLW0108 - `sites` is made later
         )
         self.lanes = Lanes(self._loop, deadline=timing.hung)
+        self.hook = (
+            None
+            if options.on_failure is None
+            else FailureHook(options.on_failure, loop=self._loop, lanes=self.lanes, log=log)
+        )
         self.jobs = Jobs(
             config,
             loop=self._loop,
@@ -112,6 +118,7 @@ class Watcher:
             wake=self.wake,
             on_room=lambda site: self.sites.has_room(site),  # noqa: PLW0108
             on_complete=self._go_on_unless_held,
+            on_failure=None if self.hook is None else self.hook.tell,
         )
         self.helper = Helper(
             options.priv_exec_socket,
@@ -236,6 +243,8 @@ class Watcher:
         self.helper.stop()
         self.watches.close()
         self.lanes.close()
+        if self.hook is not None:
+            self.hook.close()
         self.visualiser.close()
         self.completions.close()
         self.ledger.close()

@@ -256,6 +256,7 @@ def test_defaults_are_the_installed_paths(options_of: Callable[..., dict[str, ob
         "max_queued": 50_000,
         "absent_patience": 600.0,
         "job_completions_log": None,
+        "on_failure": None,
         "metrics": None,
         "debug": False,
     }

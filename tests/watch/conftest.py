@@ -194,6 +194,7 @@ class FakeVisualiser:
     """Keeps the notices."""
 
     notices: ClassVar[list[dict[str, Any]]] = []
+    is_heard = True
 
     def __init__(self) -> None:
         self.notices.clear()
@@ -219,6 +220,7 @@ class Bench:
         self.max_running = 8
         self.max_queued = 50_000
         self.absent_patience = 600.0
+        self.on_failure: Path | None = None
         self.metrics: Address | None = None
         self.sites: dict[str, Site] = {}
         self.applications = dict(builtin_profiles().applications)
@@ -262,6 +264,7 @@ class Bench:
             max_running=self.max_running,
             max_queued=self.max_queued,
             absent_patience=self.absent_patience,
+            on_failure=self.on_failure,
             metrics=self.metrics,
             job_completions_log=self.directory / "completions.log",
             debug=False,
