@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -61,7 +61,7 @@ EXTRAS: Final[Mapping[str, str]] = {
 STDOUT: Final = 1
 
 # The existing daemons spell options with underscores; both spellings of every option work, and of every command.
-CONTEXT_SETTINGS: Final = {
+CONTEXT_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "token_normalize_func": lambda token: token.replace("_", "-"),
     "max_content_width": 100,
