@@ -86,7 +86,7 @@ $(BINARY)/runner: $(BINARY_STAMP) packaging/nuitka/build $(shell find basestatio
 .PHONY: binary
 binary: system-packages $(BINARY)/runner ## compile the program to dist/basestation-runner, which needs no Python
 
-$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md
+$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md | man
 	packaging/deb/build $(BINARY) $(DEB)
 
 .PHONY: deb
@@ -99,6 +99,10 @@ vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, ins
 binary deb vm-test: APT_PACKAGES += ccache patchelf
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
 vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
+
+.PHONY: man
+man: setup ## write the manual pages to build/man
+	$(BIN)/python -m basestation_runner.manual build/man
 
 .PHONY: lint
 lint: setup ## check format, style and types
@@ -121,7 +125,7 @@ lock: ## resolve the locked dependencies anew (ARGS=--upgrade for newer ones)
 	    --no-emit-index-url --custom-compile-command 'make lock' $(ARGS) "$$@"; \
 	}; \
 	compile requirements/build.in --output-file requirements/build.lock; \
-	compile pyproject.toml --extra daemon --extra vis --output-file requirements/runtime.lock; \
+	compile pyproject.toml --extra daemon --extra metrics --extra vis --output-file requirements/runtime.lock; \
 	compile pyproject.toml --all-extras --constraint requirements/runtime.lock --output-file requirements/dev.lock
 
 .PHONY: clean

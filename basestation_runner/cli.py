@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "hold": ("basestation_runner.commands.hold:hold", "Start nothing of a site until it is released."),
     "release": ("basestation_runner.commands.release:release", "Start a site's jobs again."),
     "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),
+    "reload": ("basestation_runner.commands.reload:reload", "Read the configuration anew, without a restart."),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",
@@ -52,6 +53,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "asyncore": "daemon",
     "cgroupspy": "daemon",
     "prctl": "daemon",
+    "prometheus_client": "metrics",
     "pyinotify": "daemon",
     "rich": "daemon",
     "zmq": "vis",
@@ -60,7 +62,7 @@ EXTRAS: Final[Mapping[str, str]] = {
 STDOUT: Final = 1
 
 # The existing daemons spell options with underscores; both spellings of every option work, and of every command.
-CONTEXT_SETTINGS: Final = {
+CONTEXT_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "token_normalize_func": lambda token: token.replace("_", "-"),
     "max_content_width": 100,

@@ -12,10 +12,12 @@ from basestation_runner import __version__
 
 FORK_SERVER: Final = "fork-server"
 PARSE_CONFIG: Final = "parse-config"
+CHECK_CONFIG: Final = "check-config"
 
 PARTS: Final = {
     FORK_SERVER: "basestation_runner.privexec.forkserver",
     PARSE_CONFIG: "basestation_runner.config.apart",
+    CHECK_CONFIG: "basestation_runner.privexec.reload",
 }
 """The first argument -> the module whose `main` takes the others and returns the exit status."""
 

@@ -139,6 +139,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
     "inquire": {"job_ids": _is_job_ids},
     "cancel": {"job_ids": _is_job_ids},
     "recall": {},
+    "reload": {},
     "settled": {"job_ids": _is_job_ids},
 }
 """Every request that the helper takes from our own watcher, with exactly its fields."""

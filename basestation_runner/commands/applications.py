@@ -20,5 +20,6 @@ if TYPE_CHECKING:
 def applications(*, sites_config: Path, applications_config: Path | None, site: str | None, as_json: bool) -> int:
     """List the application profiles: what each runs, and what its jobs must have."""
     from basestation_runner.config.listing import run
+    from basestation_runner.config.location import applications_path
 
-    return run(sites_config, common.applications_path(applications_config), site=site, as_json=as_json)
+    return run(sites_config, applications_path(applications_config), site=site, as_json=as_json)

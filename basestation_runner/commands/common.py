@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
+from basestation_runner.config.location import APPLICATIONS_CONFIG
 from basestation_runner.loglines import Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SITES_CONFIG: Final = Path("/etc/baserunner/sites.yaml")
-APPLICATIONS_CONFIG: Final = Path("/etc/baserunner/applications.yaml")
 PRIV_EXEC_SOCKET: Final = Path("/run/baserunner/priv_exec.sock")
 CONTROL_SOCKET: Final = Path("/run/baserunner-watch/control.sock")
 WATCH_STATE_DIR: Final = Path("/var/lib/baserunner")
@@ -102,18 +102,3 @@ base_log = path_option(
 log_format = click.option(
     "--log-format", type=click.Choice(get_args(Format)), default="text", show_default=True, help="The log lines' form."
 )
-
-
-def applications_path(given: Path | None) -> Path | None:
-    """Given the option's value, return the profiles' file, or None for the built-in ones.
-    Only a default file that is absent means those; one that cannot be read is for the reader to refuse.
-    """
-    if given is not None:
-        return given
-    try:
-        APPLICATIONS_CONFIG.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        pass
-    return APPLICATIONS_CONFIG

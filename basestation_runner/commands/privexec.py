@@ -53,7 +53,7 @@ def privexec(
     return run(
         HelperOptions(
             sites_config=sites_config,
-            applications_config=common.applications_path(applications_config),
+            applications_config=applications_config,
             priv_exec_socket=priv_exec_socket,
             state_dir=state_dir,
             cache_dir=cache_dir,

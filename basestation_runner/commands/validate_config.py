@@ -42,6 +42,7 @@ def validate_config(
     Without FILES checks /etc/baserunner/sites.yaml. A sites.yaml brings along the applications.yaml beside it, and the
     other way round. Warnings and notes do not change the exit status.
     """
+    from basestation_runner.config.location import applications_path
     from basestation_runner.config.validate import run
 
     if not host and (watcher_user or helper_user):
@@ -49,7 +50,7 @@ def validate_config(
     return run(
         files or (common.SITES_CONFIG,),
         applications=applications_config,
-        default=common.applications_path(None),
+        default=applications_path(None),
         form=form,
         check_host=_host_check(watcher_user or "baserunner", helper_user or "baserunner-exec") if host else None,
     )

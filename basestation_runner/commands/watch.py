@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from basestation_runner.commands import common
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from basestation_runner.cli import Invocation
     from basestation_runner.loglines import Format
+    from basestation_runner.watch.web import Address
+
+MOST_PORT: Final = (1 << 16) - 1
+
+
+class ListeningAddress(click.ParamType["Address"]):
+    """Where a page is served: `unix:PATH`, or a port of a loopback address, like `127.0.0.1:9464`."""
+
+    name = "address"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        return "unix:PATH|127.0.0.1:PORT"
+
+    def convert(self, value: str | Address, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        from basestation_runner.watch.web import Address
+
+        if isinstance(value, Address):
+            return value
+        if value.startswith("unix:") and value.removeprefix("unix:"):
+            return Address(path=Path(value.removeprefix("unix:")).absolute())
+        host, _, port = value.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            is_loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_loopback = False
+        if not is_loopback or not port.isdecimal() or int(port) > MOST_PORT:
+            self.fail(f"{value!r} is neither unix:PATH nor a port of a loopback address: 127.0.0.1:9464", param, ctx)
+        return Address(host=host, port=int(port))
 
 
 @click.command()
@@ -46,6 +75,8 @@ if TYPE_CHECKING:
     help="Seconds in which an account or effective group that is not found is looked up again; then jobs are refused.",
 )
 @common.path_option("--job-completions-log", None, "Append one JSON line per finished job to this file.")
+@common.path_option("--on-failure", None, "Run this program for each job that ends badly, with it as JSON on stdin.")
+@click.option("--metrics", type=ListeningAddress(), help="Show metrics for Prometheus there, at /metrics.")
 @click.pass_obj
 def watch(
     invocation: Invocation,
@@ -61,6 +92,8 @@ def watch(
     max_queued: int,
     absent_patience: float,
     job_completions_log: Path | None,
+    on_failure: Path | None,
+    metrics: Address | None,
 ) -> int:
     """Take requests from the sites' rundirs and run them in turn.
 
@@ -72,7 +105,7 @@ def watch(
     return run(
         WatchOptions(
             sites_config=sites_config,
-            applications_config=common.applications_path(applications_config),
+            applications_config=applications_config,
             priv_exec_socket=priv_exec_socket,
             control_socket=control_socket,
             state_dir=state_dir,
@@ -82,6 +115,8 @@ def watch(
             max_queued=max_queued,
             absent_patience=absent_patience,
             job_completions_log=job_completions_log,
+            on_failure=on_failure,
+            metrics=metrics,
             debug=invocation.debug,
         )
     )

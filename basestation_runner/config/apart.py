@@ -5,20 +5,22 @@ A thread may do this while a loop runs on.
 
 import os
 import pickle
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from basestation_runner import errors, program, trust
 from basestation_runner.config.model import Config
-from basestation_runner.errors import RunnerError
+from basestation_runner.errors import RunnerError, TemporaryError
 
 Text = tuple[str, bytes]
 """The name that a file's faults carry, and its content."""
 
 _STDIN: Final = 0
 _STDOUT: Final = 1
-_PRIVILEGED: Final = "privileged"
+_STDERR: Final = 2
 _MOST_BYTES: Final = 2 << 20  # more than the parser takes: it says so
 
 
@@ -34,50 +36,123 @@ def read(path: Path) -> Text:
 def load(sites: Text, applications: Text | None, *, privileged: bool = False) -> Config:
     """Return the files' Config. Raises ConfigErrors with every fault of both, or RunnerError.
 
-    The standard descriptors must be open.
-
-    `privileged`: only a parser that nobody but root can change may be believed. The process inherits no capabilities,
-    since there are none that this one can pass on.
+    The standard descriptors must be open. `privileged`: this process has capabilities.
     """
-    file = os.memfd_create("config")
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        with os.fdopen(file, "wb", closefd=False) as task:
-            pickle.dump((sites, applications), task)
-        os.lseek(file, 0, os.SEEK_SET)
-        command = program.command(program.PARSE_CONFIG, *([_PRIVILEGED] if privileged else []))
-        actions = [(os.POSIX_SPAWN_DUP2, file, _STDIN), (os.POSIX_SPAWN_DUP2, writer, _STDOUT)]
-        pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
-    finally:
-        os.close(file)
-        os.close(writer)
+    task = (sites, applications)
+    pid, reader = fork(_parse, task) if privileged else start(program.PARSE_CONFIG, task)
     with os.fdopen(reader, "rb") as answer:
         data = answer.read()
-    _, status = os.waitpid(pid, 0)
-    if status != 0:
-        raise RunnerError("the configuration cannot be parsed", hint="what is on stderr above says why")
-    found = pickle.loads(data)  # noqa: S301 - from this program itself, whose files were checked
+    found = result(pid, data)
     if isinstance(found, Config):
         return found
     raise found
 
 
-def main(arguments: list[str]) -> int:
-    """Be that process; return the exit status."""
-    from basestation_runner.config.document import Source  # noqa: PLC0415 - the parser itself
-    from basestation_runner.config.load import ConfigErrors, load_sources  # noqa: PLC0415
+def start(part: str, task: object) -> tuple[int, int]:
+    """Start a part of this program and give it a task. Return its pid and the descriptor of its answer.
 
-    result: Config | ConfigErrors
+    Only for a process without capabilities: others of its account can look into that part, and answer in its place.
+    Raises RunnerError when there is no room for it now.
+    """
+    file = os.memfd_create("config")
+    reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
-        if arguments == [_PRIVILEGED]:
-            trust.check_program()
-        sites, applications = pickle.load(sys.stdin.buffer)  # noqa: S301 - from this program's daemon
-        result = load_sources(Source(*sites), Source(*applications) if applications else None)
-    except ConfigErrors as error:
-        result = error
+        with os.fdopen(file, "wb", closefd=False) as content:
+            pickle.dump(task, content)
+        os.lseek(file, 0, os.SEEK_SET)
+        command = program.command(part)
+        actions = [(os.POSIX_SPAWN_DUP2, file, _STDIN), (os.POSIX_SPAWN_DUP2, writer, _STDOUT)]
+        return os.posix_spawn(command[0], command, os.environ, file_actions=actions), reader
+    except OSError as error:
+        os.close(reader)
+        raise _no_room(error) from error
+    finally:
+        os.close(file)
+        os.close(writer)
+
+
+def fork(work: Callable[[Any], object], task: object) -> tuple[int, int]:
+    """Have a child of this process, which has capabilities, do some work and answer with what it has found.
+
+    The child has none, and since it executes nothing it stays as closed as this process has made itself: nobody of its
+    account can look into it or answer in its place. Returns its pid and the descriptor of its answer. Raises
+    RunnerError when there is no room for it now.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _be_forked(writer, work, task)
+    except OSError as error:
+        os.close(reader)
+        raise _no_room(error) from error
+    finally:
+        os.close(writer)
+    return pid, reader
+
+
+def _no_room(error: OSError) -> RunnerError:
+    return TemporaryError(f"no process can be made for the configuration: {error.strerror}", hint="try it again")
+
+
+def _be_forked(writer: int, work: Callable[[Any], object], task: object) -> NoReturn:
+    import prctl  # noqa: PLC0415 - only where there are capabilities
+
+    status = errors.EXIT_INTERNAL
+    try:
+        signal.set_wakeup_fd(-1)
+        os.closerange(_STDERR + 1, writer)
+        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
+        for kind in (prctl.cap_inheritable, prctl.cap_effective, prctl.cap_permitted):
+            kind.limit()
+        status = _work(work, task, writer, must_be_trusted=True)
+    finally:
+        os._exit(status)  # it must never return into the daemon's loop
+
+
+def result(pid: int, data: bytes) -> Any:  # noqa: ANN401 - whatever that process answers with
+    """Return what a process has answered, once that is complete. Raises RunnerError if it has failed."""
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        raise RunnerError("the configuration cannot be parsed", hint="what is on stderr above says why")
+    return pickle.loads(data)  # noqa: S301 - from this program itself, see `start` and `fork`
+
+
+def main(_: list[str]) -> int:
+    """Be that process; return the exit status."""
+    return answer(_parse)
+
+
+def answer(work: Callable[[Any], object]) -> int:
+    """Be a part that was started: answer with what `work` makes of the task, and return the exit status."""
+    return _work(work, pickle.load(sys.stdin.buffer), _STDOUT)  # noqa: S301 - from this program's daemon
+
+
+def _work(work: Callable[[Any], object], task: object, output: int, *, must_be_trusted: bool = False) -> int:
+    try:
+        found = work(task)
+        if must_be_trusted:
+            trust.check_program()  # with all that the work has loaded
     except RunnerError as error:
         lines, status = errors.report(error)
         sys.stderr.writelines(f"{line}\n" for line in lines)
+        sys.stderr.flush()
         return status
-    pickle.dump(result, sys.stdout.buffer)
+    with os.fdopen(output, "wb", closefd=False) as stream:
+        pickle.dump(found, stream)
     return errors.EXIT_OK
+
+
+def _parse(task: tuple[Text, Text | None]) -> object:
+    return parse(*task)
+
+
+def parse(sites: Text, applications: Text | None) -> Any:  # noqa: ANN401 - the parser is imported here only
+    """Return the files' Config or ConfigErrors. This process holds the parser from then on."""
+    from basestation_runner.config.document import Source  # noqa: PLC0415 - the parser itself
+    from basestation_runner.config.load import ConfigErrors, load_sources  # noqa: PLC0415
+
+    try:
+        return load_sources(Source(*sites), Source(*applications) if applications else None)
+    except ConfigErrors as error:
+        return error

@@ -42,6 +42,11 @@ class ConfigErrors(RunnerError):  # noqa: N818 - it holds several
         return "\n".join([self.what, *map(str, self.faults)])
 
 
+def sentences(error: RunnerError) -> list[str]:
+    """Given why a configuration cannot be used, return each fault on its own."""
+    return [str(fault) for fault in error.faults] if isinstance(error, ConfigErrors) else [str(error)]
+
+
 def dotted(path: Iterable[Step]) -> str:
     """Given the steps to a field, return them as text: `seaglider.groups[1]`."""
     shown = ""

@@ -178,3 +178,13 @@ def _hash(data: Mapping[str, object]) -> str:
 def fingerprint(digests: Mapping[str, str]) -> str:
     """Given the digests of all sites by name, return one of the whole configuration."""
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def changed(old: Config, new: Config) -> dict[str, list[str]]:
+    """Given two configurations, return the names of the sites that are added, removed, and changed between them."""
+    both = old.sites.keys() & new.sites.keys()
+    return {
+        "added": sorted(new.sites.keys() - old.sites.keys()),
+        "removed": sorted(old.sites.keys() - new.sites.keys()),
+        "changed": sorted(name for name in both if old.digest(name) != new.digest(name)),
+    }

@@ -1,4 +1,4 @@
-"""`runner cancel`, `rerun`, `modify`, `hold`, `release` and `drain`: what operators have done to jobs and sites."""
+"""`runner cancel`, `rerun`, `modify`, `hold`, `release`, `drain`, `reload`: what operators do to jobs and sites."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from basestation_runner.errors import EXIT_FAILED, EXIT_OK, RunnerError, TemporaryError
+from basestation_runner.errors import EXIT_FAILED, EXIT_OK, RunnerError, TemporaryError, printable
 from basestation_runner.operate import output
 from basestation_runner.operate.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from basestation_runner.operate.client import Facts
 
 EVERY: Final = 0.5
 """Seconds between two looks at whether anything still runs."""
+RELOAD_PATIENCE: Final = 180.0
+"""Seconds in which both daemons have read the configuration, or have given up."""
 HOST: Final = ""
 _SAID: Final = {
     "cancelled": "cancelled: it never ran",
@@ -78,6 +80,37 @@ def modify(control_socket: Path, job_id: str, application: str, *, as_json: bool
     else:
         click.echo(f"{answer['id']} waits to be run with application {answer['application']}")
     return EXIT_OK
+
+
+def reload(control_socket: Path, *, as_json: bool) -> int:
+    """Have both daemons read the configuration anew; return the exit status, which is 1 if nothing has changed by that.
+
+    Raises RunnerError.
+    """
+    with Client(control_socket, RELOAD_PATIENCE) as client:
+        answer = client.ask("reload")
+    if as_json:
+        output.show_json({key: value for key, value in answer.items() if key != "ok"})
+    elif answer["faults"]:
+        for fault in answer["faults"]:
+            click.echo(printable(fault), err=True)
+        if answer["more_faults"]:
+            click.echo(f"and {answer['more_faults']} more", err=True)
+        click.echo("Nothing is changed: what was read before stays in force.", err=True)
+    else:
+        output.show(["\n".join(printable(line) for line in _reloaded(answer))])
+    return EXIT_FAILED if answer["faults"] else EXIT_OK
+
+
+def _reloaded(answer: Facts) -> Iterator[str]:
+    changes = [f"{what}: {', '.join(answer[what])}" for what in ("added", "removed", "changed") if answer[what]]
+    yield f"Reloaded. Sites {'; '.join(changes)}." if changes else "Reloaded. No site is changed."
+    if answer["helper"] == "away":
+        yield "The helper is not reachable: it reads the configuration when it starts."
+    for held in answer["held"]:
+        yield f"{_jobs(held['jobs'])} waiting: {held['reason']}"
+    for site in answer["needs_restart"]:
+        yield f"site {site['site']}: {site['reason']}"
 
 
 def hold(control_socket: Path, sites: Sequence[str], *, as_json: bool) -> int:

@@ -23,12 +23,15 @@ Facts = dict[str, Any]
 class Client:
     """A watcher that can be asked. Use it as a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Connect. Raises TemporaryError when nobody listens there, RunnerError when we may not."""
+    def __init__(self, path: Path, patience: float = PATIENCE) -> None:
+        """Connect; an answer may take `patience` seconds.
+
+        Raises TemporaryError when nobody listens there, RunnerError when we may not.
+        """
         self._path = path
         self._decoder = protocol.FrameDecoder()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(patience)
         try:
             self._socket.connect(str(path))
         except PermissionError as error:

@@ -2,16 +2,18 @@
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, pthread_sigmask, signal
+from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, pthread_sigmask, signal
 from typing import Final
 
 import structlog
 
 from basestation_runner import logs, nss, processes, proctitle, trust
 from basestation_runner.config import apart
-from basestation_runner.config.model import Config, Site
+from basestation_runner.config.location import applications_path
+from basestation_runner.config.model import Config, Site, changed
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
 from basestation_runner.privexec import accounts, support
 from basestation_runner.privexec.accounts import Caller
@@ -24,6 +26,7 @@ from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.options import HelperOptions
 from basestation_runner.privexec.order import NotNowError, RefusedError
+from basestation_runner.privexec.reload import Reload, Texts
 from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
 from basestation_runner.systemd import Notifier
@@ -60,9 +63,14 @@ def run(options: HelperOptions) -> int:
 
     missing = support.missing()
     events = Loop()
-    table = Jobs(events, claims, _cgroups(options.cgroup_root, config), forks)
+    cgroups = _cgroups(options.cgroup_root, config)
+    table = Jobs(events, claims, cgroups, forks)
     table.adopt()
-    server = Server(events, Requests(config, table, events, missing).take, caller.watcher_uid)
+
+    read = partial(_texts, options, privileged=changes)
+    reload = Reload(events, read, caller, lambda new: _use(new, requests, cgroups))
+    requests = Requests(config, table, events, reload.ask, missing)
+    server = Server(events, requests.take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
     lost: list[str] = []
 
@@ -71,10 +79,18 @@ def run(options: HelperOptions) -> int:
         events.stop()
 
     forks.begin(events, Post(caller, claims, str(options.cache_dir)), on_lost)
-    events.on_signals({SIGTERM: events.stop, SIGINT: events.stop, SIGHUP: log_file.reopen_if_rotated})
 
     def status() -> str:
-        return f"{len(config.sites)} sites, {table.alive} jobs running"
+        return f"{len(requests.config.sites)} sites, {table.alive} jobs running"
+
+    events.on_signals(
+        {
+            SIGTERM: events.stop,
+            SIGINT: events.stop,
+            SIGUSR1: log_file.reopen_if_rotated,
+            SIGHUP: partial(_hangup, log_file, reload),
+        }
+    )
 
     def alive() -> None:
         notifier.watchdog()
@@ -106,6 +122,11 @@ def run(options: HelperOptions) -> int:
     return EXIT_OK
 
 
+def _hangup(log_file: logs.LogFile, reload: Reload) -> None:
+    log_file.reopen_if_rotated()
+    reload.ask()
+
+
 def _fork_server() -> Forks:
     try:
         return Forks()
@@ -121,7 +142,12 @@ def _hear_signals() -> None:
 
 
 def _config(options: HelperOptions, *, privileged: bool) -> Config:
-    """Read the helper's own copy of the configuration, from files that root alone can write."""
+    """Read the helper's own copy of the configuration."""
+    return apart.load(*_texts(options, privileged=privileged), privileged=privileged)
+
+
+def _texts(options: HelperOptions, *, privileged: bool) -> Texts:
+    """Return what is in the configuration's files, which root alone must be able to write. Raises RunnerError."""
 
     def text(path: Path) -> apart.Text:
         try:
@@ -129,9 +155,8 @@ def _config(options: HelperOptions, *, privileged: bool) -> Config:
         except OSError as error:
             raise RunnerError(f"it cannot be read: {error.strerror}", where=str(path)) from error
 
-    applications = options.applications_config
-    sites = text(options.sites_config)
-    return apart.load(sites, text(applications) if applications else None, privileged=privileged)
+    applications = applications_path(options.applications_config)
+    return text(options.sites_config), text(applications) if applications else None
 
 
 def _check_accounts(config: Config, caller: Caller) -> None:
@@ -174,11 +199,23 @@ def _cgroups(root: Path | None, config: Config) -> Cgroups:
     if path is None:
         log.warning("no cgroup is delegated to the helper: sites' limits are not applied")
     groups = Cgroups(path)
-    for site in config.sites.values():
+    _prepare(groups, config.sites.values())
+    return groups
+
+
+def _use(new: Config, requests: Requests, groups: Cgroups) -> dict[str, list[str]]:
+    """Go by another configuration; return which sites it adds, removes and changes."""
+    changes = changed(requests.config, new)
+    _prepare(groups, [new.sites[name] for name in changes["added"] + changes["changed"]])
+    requests.use(new)
+    return changes
+
+
+def _prepare(groups: Cgroups, sites: Iterable[Site]) -> None:
+    for site in sites:
         warning = groups.prepare(site)
         if warning is not None:
             log.warning(warning, site=site.name)
-    return groups
 
 
 def _raise_descriptor_limit() -> None:

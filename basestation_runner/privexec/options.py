@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperOptions:
     sites_config: Path
-    applications_config: Path | None  # None: the built-in profiles
+    applications_config: Path | None  # None: the default file if there is one, else the built-in profiles
     priv_exec_socket: Path
     state_dir: Path
     cache_dir: Path

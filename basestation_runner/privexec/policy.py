@@ -28,7 +28,7 @@ def order(config: Config, message: Mapping[str, Any], missing: Mapping[str, str]
     site = config.sites.get(message["site"])
     # Compared before anything else is believed: both sides must mean the same site by the name.
     if site is None or config.digest(site.name) != message["digest"]:
-        raise NotNowError("watcher and helper have read different configurations; restart both")
+        raise NotNowError("watcher and helper have read different configurations: `runner reload` has both read anew")
     if site.not_supported:
         raise RefusedError(site.not_supported)
     if message["application"] not in site.applications:

@@ -15,6 +15,7 @@ from basestation_runner.privexec import policy
 from basestation_runner.privexec.jobs import Jobs
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import Order
+from basestation_runner.privexec.reload import Answer
 from basestation_runner.privexec.server import Connection
 
 LOST_CODE: Final = 255
@@ -29,11 +30,22 @@ Action = Callable[[Connection, protocol.Message], None]
 class Requests:
     """The helper's table of actions, one for each request that protocol.py knows."""
 
-    def __init__(self, config: Config, jobs: Jobs, events: Loop, missing: Mapping[str, str]) -> None:
-        """`missing` is what does not work on this host, with the reasons."""
-        self._config = config
+    def __init__(
+        self,
+        config: Config,
+        jobs: Jobs,
+        events: Loop,
+        reload: Callable[[Answer | None], None],
+        missing: Mapping[str, str],
+    ) -> None:
+        """`reload` has the configuration read anew and calls back with how that went; `use` takes the new one.
+
+        `missing` is what does not work on this host, with the reasons.
+        """
+        self.config = config
         self._missing = missing
-        self._fingerprint = fingerprint({name: config.digest(name) for name in config.sites})
+        self._reload_config = reload
+        self._greeted: list[Connection] = []
         self._jobs = jobs
         self._loop = events
         self._told: set[str] = set()  # jobs whose end a legacy watcher has heard
@@ -43,6 +55,7 @@ class Requests:
             "inquire": self._inquire,
             "cancel": self._cancel,
             "recall": self._recall,
+            "reload": self._reload,
             "settled": self._settled,
             "legacy dispatch": self._legacy_dispatch,
             "legacy status": self._legacy_status,
@@ -57,10 +70,21 @@ class Requests:
         answer["config"] = self._fingerprint
         answer["missing"] = dict(self._missing)
         connection.send(answer)
+        self._greeted = [*(known for known in self._greeted if known.is_open), connection]
+
+    def use(self, config: Config) -> None:
+        """Go by another configuration, and tell every watcher so: what it was refused for may be gone."""
+        self.config = config
+        for connection in self._greeted:
+            connection.send({"event": "configuration", "config": self._fingerprint})
+
+    @property
+    def _fingerprint(self) -> str:
+        return fingerprint({name: self.config.digest(name) for name in self.config.sites})
 
     def _dispatch(self, connection: Connection, message: protocol.Message) -> None:
         def order() -> Order:
-            return policy.order(self._config, message, self._missing)
+            return policy.order(self.config, message, self._missing)
 
         self._jobs.dispatch(message["job_id"], order, connection.send, connection.peer_uid)
 
@@ -73,6 +97,9 @@ class Requests:
     def _recall(self, connection: Connection, _: protocol.Message) -> None:
         self._jobs.recall(connection.send)
 
+    def _reload(self, connection: Connection, _: protocol.Message) -> None:
+        self._reload_config(connection.send)
+
     def _settled(self, _: Connection, message: protocol.Message) -> None:
         self._jobs.settle(message["job_ids"])
 
@@ -80,7 +107,7 @@ class Requests:
         job_id = message.get("job_id") or str(uuid.uuid4())
 
         def order() -> Order:
-            return policy.legacy_order(self._config, message, job_id, self._missing)
+            return policy.legacy_order(self.config, message, job_id, self._missing)
 
         def answer(event: protocol.Message) -> None:
             match event["event"]:

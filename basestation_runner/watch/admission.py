@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from basestation_runner.config.additions import Additions
     from basestation_runner.config.model import Application, Config, Site
     from basestation_runner.runfile import Request
-    from basestation_runner.watch.ledger import Unfinished
+    from basestation_runner.watch.ledger import NewJob, Unfinished
 
 
 def application_for(config: Config, site: Site, request: Request) -> Application:
@@ -61,7 +61,7 @@ def uses(application: Application, additions: Additions) -> tuple[tuple[str, int
     return (*application.resreq.rusage, *additions.resreq.rusage)
 
 
-def why_held(config: Config, job: Unfinished) -> str | None:
+def why_held(config: Config, job: NewJob | Unfinished) -> str | None:
     """Say why a job that was accepted cannot run with the present configuration; None if it can."""
     site = config.sites.get(job.site)
     if site is None:

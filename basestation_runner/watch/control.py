@@ -11,11 +11,11 @@ import os
 import socket
 import struct
 from collections import Counter, deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from basestation_runner import protocol
 from basestation_runner.repeats import Repeats
+from basestation_runner.watch import unixsocket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,16 +66,16 @@ class Control:
     async def start(self) -> None:
         """Listen. That this cannot be done stops no job: it is logged, and the watcher goes on without."""
         try:
-            listener = None if _is_served(self._path) else self._listener()
+            if unixsocket.is_served(self._path):
+                self._log.error("another watcher listens on the control socket", socket=str(self._path))
+                return
+            listener, self._inode = unixsocket.listener(self._path, MODE)
         except OSError as error:
             self._log.error(
                 "control socket cannot be made: nobody can ask this watcher anything",
                 socket=str(self._path),
                 reason=error.strerror or str(error),
             )
-            return
-        if listener is None:
-            self._log.error("another watcher listens on the control socket", socket=str(self._path))
             return
         self._server = await self.loop.create_unix_server(lambda: _Connection(self), sock=listener, backlog=BACKLOG)
 
@@ -85,10 +85,7 @@ class Control:
             self._server.close()
         for connection in tuple(self._connections):
             connection.close()
-        if self._inode is not None:
-            with suppress(OSError):
-                if self._path.stat().st_ino == self._inode:
-                    self._path.unlink()
+        unixsocket.remove(self._path, self._inode)
 
     def admits(self, connection: _Connection) -> bool:
         """Count a new connection in, if there is room for it."""
@@ -119,21 +116,6 @@ class Control:
     def internal_error(self, error: Exception) -> None:
         """Log what no request should be able to cause."""
         self._log.error("internal error in a control request", exc_info=error)
-
-    def _listener(self) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            self._path.unlink(missing_ok=True)
-            umask = os.umask(0o777 & ~MODE)
-            try:
-                listener.bind(str(self._path))
-            finally:
-                os.umask(umask)
-            self._inode = self._path.stat().st_ino
-        except BaseException:
-            listener.close()
-            raise
-        return listener
 
 
 class _Connection(asyncio.Protocol):
@@ -236,14 +218,3 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._control.loop.call_later(PATIENCE, self.close)
-
-
-def _is_served(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
-        try:
-            link.connect(str(path))
-        except BlockingIOError:  # somebody listens and is very busy
-            return True
-        except OSError:
-            return False
-        return True

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from basestation_runner import logs, processes, proctitle
-from basestation_runner.config import apart
 from basestation_runner.errors import EXIT_OK, RunnerError
 from basestation_runner.systemd import Notifier
+from basestation_runner.watch.reload import load
 from basestation_runner.watch.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def run(options: WatchOptions) -> int:
     log_file = logs.configure(
         name=proctitle.WATCHER, path=options.base_log, fmt=options.log_format, debug=options.debug
     )
-    applications = options.applications_config
-    config = apart.load(apart.read(options.sites_config), apart.read(applications) if applications else None)
+    config = load(options.sites_config, options.applications_config)
     proctitle.set_title(proctitle.WATCHER)
     asyncio.run(_serve(options, config, notifier, log_file))
     return EXIT_OK
@@ -77,6 +76,10 @@ async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_
         log_file.reopen_if_rotated()
         watcher.completions.reopen()
 
+    def hangup() -> None:
+        reopen_logs()
+        watcher.reload.begin()
+
     def check_logs() -> None:
         log_file.reopen_if_rotated()
         loop.call_later(LOGS_CHECKED_EVERY, check_logs)
@@ -87,7 +90,8 @@ async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, watcher.stop)
-    loop.add_signal_handler(signal.SIGHUP, reopen_logs)
+    loop.add_signal_handler(signal.SIGUSR1, reopen_logs)
+    loop.add_signal_handler(signal.SIGHUP, hangup)
     loop.call_later(LOGS_CHECKED_EVERY, check_logs)
     if notifier.watchdog_interval is not None:
         feed_watchdog(notifier.watchdog_interval)

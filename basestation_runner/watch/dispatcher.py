@@ -6,7 +6,7 @@ normal ones of another queue.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -48,6 +48,7 @@ class Job:
     postponed: int = 0
     postponed_because: str | None = None
     cancelled_by: int | None = None  # uid of whoever wants it to be ended
+    accepted_at: float | None = None  # on the loop's clock; None: by an earlier watcher
     absent_since: float | None = None  # on the loop's clock: since when its account or group has not been found
     from_before_boot: bool = False
     uses: tuple[tuple[str, int], ...] = ()
@@ -165,10 +166,7 @@ class Dispatcher:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._hosts = tuple(
-            _Host(limit, limit // RESERVED_PART if limits.has_reserve else 0)
-            for limit in (limits.normal, limits.interactive)
-        )
+        self._hosts = tuple(_Host(*bounds) for bounds in _bounds(limits))
         self._sites: dict[str, _Site] = {}
         self._queues: dict[tuple[str, ...], _Queue] = {}
         self._jobs: dict[str, Job] = {}
@@ -224,10 +222,7 @@ class Dispatcher:
 
         A job that is not queued counts as running, whatever the bounds say, and blocks its queue.
         """
-        queue = self._queues.get(job.queue)
-        if queue is None:
-            queue = self._queues[job.queue] = _Queue(job.queue, self._site(job.site))
-        job.queue = queue.key  # one object for all jobs of a queue
+        queue = self._queue(job)
         self._jobs[job.job_id] = job
         if job.state is State.QUEUED:
             queue.waiting.append(job)
@@ -237,6 +232,58 @@ class Dispatcher:
             self._withdraw(queue)
             queue.chosen.append(job)
             self._run(queue, job)
+
+    def renew(self, limits: Limits, names: Collection[str], update: Callable[[Job], None]) -> None:
+        """Take other bounds, and have every job of some sites changed: what it uses, its queue, what holds it.
+
+        `update` changes one job. Each keeps its age, and whether it runs or was chosen. Costs as much as these sites
+        have jobs.
+        """
+        self._limits = limits
+        for host, bounds in zip(self._hosts, _bounds(limits), strict=True):
+            host.limit, host.reserve = bounds
+        queues = [queue for queue in self._queues.values() if queue.site.name in names]
+        running = {job for queue in queues for job in queue.running}
+        chosen = {job for queue in queues for job in queue.chosen}
+        jobs = sorted(chosen.union(*(queue.waiting for queue in queues)), key=lambda job: job.seq)
+        for job in running:
+            self._hosts[job.kind].running -= 1
+            self._used.subtract(dict(job.uses))
+        for queue in queues:
+            del self._queues[queue.key]
+            self._short.pop(queue.key, None)
+        for name in names:
+            self._begin_anew(name)
+        for job in jobs:
+            update(job)
+            queue = self._queue(job)
+            if job in chosen:
+                queue.chosen.append(job)
+            else:
+                queue.waiting.append(job)
+            if job in running:
+                self._run(queue, job)
+            else:
+                queue.site.queued += 1
+        for queue in [*(self._queues[job.queue] for job in jobs), *self._short.values()]:
+            self._offer(queue)
+
+    def _begin_anew(self, name: str) -> None:
+        """Forget what is known of a site besides whether it is held."""
+        for host in self._hosts:
+            for line in (host.turns, host.idle):
+                line.pop(name, None)
+        known = self._sites.pop(name, None)
+        if known is not None:
+            self._site(name).is_held = known.is_held
+
+    def _queue(self, job: Job) -> _Queue:
+        """Return a job's queue, which is made if there is none."""
+        queue = self._queues.get(job.queue)
+        if queue is None:
+            queue = self._queues[job.queue] = _Queue(job.queue, self._site(job.site))
+        job.queue = queue.key  # one object for all jobs of a queue
+        return queue
 
     def next(self) -> Choice | None:
         """Choose the next job to start and count it as running; None if nothing may start now."""
@@ -406,3 +453,11 @@ class Dispatcher:
                 line.setdefault(site.name, site)
             else:
                 line.pop(site.name, None)
+
+
+def _bounds(limits: Limits) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return, for each kind of job, how many the host runs, and how many places of these are kept."""
+    normal, interactive = (
+        (limit, limit // RESERVED_PART if limits.has_reserve else 0) for limit in (limits.normal, limits.interactive)
+    )
+    return normal, interactive

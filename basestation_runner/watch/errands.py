@@ -31,6 +31,10 @@ class Errands:
 
     async def run(self, what: str, work: Callable[[], T]) -> T:
         """Call `work` on a thread and return its result. Raises HungError with `what` in it, or what `work` raises."""
+        return await self.run_steps(what, lambda _: work())
+
+    async def run_steps(self, what: str, work: Callable[[Callable[[str], None]], T]) -> T:
+        """The same for work of many steps: it calls what it is given at each, with what that waits for."""
         try:
             async with asyncio.timeout(self._patience):
                 await self._places.acquire()
@@ -55,5 +59,6 @@ class Errands:
             if not answer.done():
                 answer.set_exception(error)
 
-        self._lanes.lane(on_hung=hung, on_late=returned).submit(work, done, failed)
+        lane = self._lanes.lane(on_hung=hung, on_late=returned)
+        lane.submit(lambda: work(lane.progress), done, failed)
         return await answer

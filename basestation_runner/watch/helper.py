@@ -25,6 +25,8 @@ FIRST_DELAY: Final = 0.2
 LONGEST_DELAY: Final = 5.0
 PATIENCE: Final = 5.0
 """Seconds for connecting and for the answer to the greeting."""
+RELOAD_PATIENCE: Final = 75.0
+"""Seconds for reading the configuration anew: the helper's own patience with that, and some more."""
 
 
 class Helper:
@@ -39,14 +41,20 @@ class Helper:
         log: FilteringBoundLogger,
         on_up: Callable[[], None],
         on_event: Callable[[protocol.Message], None],
+        on_reconfigured: Callable[[], None],
     ) -> None:
-        """Nothing happens before `start`. `on_up`: the helper can be asked; `on_event`: it says something of a job."""
+        """Nothing happens before `start`. `on_up`: the helper can be asked; `on_event`: it says something of a job.
+
+        `on_reconfigured`: it goes by another configuration from now on.
+        """
         self._socket = socket
         self._loop = loop
         self._watches = watches
         self._log = log
         self._on_up = on_up
         self._on_event = on_event
+        self._on_reconfigured = on_reconfigured
+        self._reloading: list[asyncio.Future[list[str] | None]] = []
         self._connection: _Connection | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._must_try_again = False
@@ -99,6 +107,40 @@ class Helper:
         if self._is_up and self._connection is not None:
             self._connection.send(message)
 
+    async def reload(self) -> list[str] | None:
+        """Have the helper read its configuration anew; return what is wrong with that, None if the helper is away.
+
+        Raises TimeoutError when it does not answer.
+        """
+        if not self._is_up:
+            return None
+        answer: asyncio.Future[list[str] | None] = self._loop.create_future()
+        self._reloading.append(answer)
+        self.send({"request": "reload"})
+        try:
+            async with asyncio.timeout(RELOAD_PATIENCE):
+                return await answer
+        finally:
+            if answer in self._reloading:
+                self._reloading.remove(answer)
+
+    def _heard(self, message: protocol.Message) -> None:
+        match message.get("event"):
+            case "configuration":
+                self._greeting["config"] = message.get("config")
+                self._on_reconfigured()
+            case "reloaded":
+                faults = message.get("faults")
+                self._reloaded([str(fault) for fault in faults] if isinstance(faults, list) else [])
+            case _:
+                self._on_event(message)
+
+    def _reloaded(self, faults: list[str] | None) -> None:
+        asking, self._reloading = self._reloading, []
+        for answer in asking:
+            if not answer.done():
+                answer.set_result(faults)
+
     def _connect(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -112,7 +154,7 @@ class Helper:
         try:
             async with asyncio.timeout(PATIENCE):
                 _, self._connection = await self._loop.create_unix_connection(
-                    lambda: _Connection(self._greeted, self._on_event, self._lost), str(self._socket)
+                    lambda: _Connection(self._greeted, self._heard, self._lost), str(self._socket)
                 )
         except OSError as error:  # TimeoutError is one
             self._attempt = None
@@ -147,6 +189,7 @@ class Helper:
     def _lost(self, reason: str) -> None:
         """The connection is gone."""
         self._connection = None
+        self._reloaded(None)
         self._stay_away(reason)
 
     def _stay_away(self, reason: str) -> None:

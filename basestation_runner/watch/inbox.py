@@ -177,7 +177,7 @@ class Inbox:
     def __init__(self, rundir: Rundir, choose: Callable[[runfile.Request], Application]) -> None:
         """`choose` returns a request's application, or raises RequestError."""
         self._rundir = rundir
-        self._choose = choose
+        self.choose = choose
         self._members: dict[int, float] = {}  # until when an owner is known to be a member
         self._absent: dict[int, float] = {}  # until when an owner may still come to be known
         self._left: dict[str, Stamp] = {}
@@ -260,7 +260,7 @@ class Inbox:
             if content.changed or (read != rested if rested is not None else not content.data):
                 return Unsettled(name, read)
             request = runfile.parse(content.data)
-            application = self._choose(request)
+            application = self.choose(request)
         except _NotNowError as error:
             return Waiting(name, str(error))
         except (_NeverError, runfile.RequestError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -21,8 +22,10 @@ from basestation_runner.paths import join_jail
 from basestation_runner.repeats import Repeats
 from basestation_runner.watch.admission import accepting, uses, why_held
 from basestation_runner.watch.dispatcher import Job
+from basestation_runner.watch.history import FAILURES
 from basestation_runner.watch.ledger import Dispatch, Intake, NewJob
 from basestation_runner.watch.states import Event, ForbiddenError, State, advance
+from basestation_runner.watch.tally import OTHER, Tally
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from basestation_runner.config.model import Application, Config, Site
     from basestation_runner.protocol import Message
     from basestation_runner.watch.completions import Completions
-    from basestation_runner.watch.dispatcher import Choice, Dispatcher
+    from basestation_runner.watch.dispatcher import Choice, Dispatcher, Limits
     from basestation_runner.watch.helper import Helper
     from basestation_runner.watch.inbox import Taken
     from basestation_runner.watch.ledger import Hold, Ledger, Unfinished
@@ -55,6 +58,7 @@ ASKING: Final = "the ledger was damaged: first the helper is asked what it has b
 
 _NUMBERS: Final = ("exit_code", "signal", "pid", "max_rss_kib", "memory_peak_bytes", "leftover_processes")
 _SECONDS: Final = ("started_at", "ended_at", "seconds", "user_seconds", "system_seconds", "cgroup_cpu_seconds")
+_ERRORS: Final = {Event.REFUSED: "refused", Event.LOST: "lost", Event.NEVER_STARTED: "lost"}
 _LIMITS: Final = {"runtime": Event.TIMED_OUT, "memory": Event.OUT_OF_MEMORY}
 
 
@@ -76,12 +80,14 @@ class Jobs:
         wake: Callable[[], None],
         on_room: Callable[[str], None],
         on_complete: Callable[[], None],
+        on_failure: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """`wake` asks for a turn of the loop that ends in a commit; `on_room`: fewer jobs of a site wait.
 
-        `on_complete`: `is_complete` has become true.
+        `on_complete`: `is_complete` has become true. `on_failure`: this job has ended badly.
         """
-        self._config = config
+        self.config = config
+        """What is in force now; `reconfigure` replaces it."""
         self._loop = loop
         self._ledger = ledger
         self._dispatcher = dispatcher
@@ -93,6 +99,7 @@ class Jobs:
         self.wake: Final = wake
         self._on_room = on_room
         self._on_complete = on_complete
+        self._on_failure = on_failure
         self.holds: dict[str, Hold] = {}
         """What is held, by the site's name; the empty one is the whole host."""
         self._in_flight: dict[str, Job] = {}  # starting and running ones
@@ -100,7 +107,9 @@ class Jobs:
         self._recalled: set[str] = set()
         self._settled: list[str] = []
         self._repeats = Repeats(loop.call_later)
-        self.digests: Final = {name: config.digest(name) for name in config.sites}
+        self.tally = Tally()
+        self._scripts = _scripts(config)
+        self.digests: Mapping[str, str] = {name: config.digest(name) for name in config.sites}
         self._helper: Helper | None = None
 
     def attach(self, helper: Helper) -> None:
@@ -117,6 +126,40 @@ class Jobs:
             self._dispatcher.add(job)
             if job.state is not State.QUEUED:
                 self._in_flight[job.job_id] = job
+
+    def reconfigure(self, config: Config, limits: Limits) -> None:
+        """Go on with another configuration: jobs of the sites that it changes are judged anew, and tried at once."""
+        digests = {name: config.digest(name) for name in config.sites}
+        names = {name for name in digests.keys() | self.digests.keys() if digests.get(name) != self.digests.get(name)}
+        self.config, self.digests = config, digests
+        self._scripts = _scripts(config)
+        known = {job.seq: job for job in self._ledger.unfinished() if job.site in names}
+        judged: dict[str, str | None] = {}
+
+        def update(job: Job) -> None:
+            now = known.get(job.seq)
+            if now is None:  # it is not in the ledger yet, which cannot be written: it cannot be started before that
+                return
+            asks = repr((now.site, now.application, now.script, now.additions))
+            if asks not in judged:  # thousands that ask for the same are common
+                judged[asks] = why_held(config, now)
+            self._judge(job, now, judged[asks])
+
+        self._dispatcher.renew(limits, names, update)
+        self.wake()
+
+    def try_again(self) -> None:
+        """What kept jobs from starting may be gone: those that were put back need not wait for their time."""
+        for job in self._stuck.values():
+            if job.delayed:
+                job.postponed = 0
+                self._dispatcher.retry(job)
+        self.wake()
+
+    @property
+    def held(self) -> Counter[str]:
+        """Why jobs must not be started with the present configuration, and how many each reason holds."""
+        return Counter(job.held for job in self._stuck.values() if job.held is not None)
 
     def queued(self, site: str) -> int:
         """Return how many jobs of a site wait."""
@@ -180,8 +223,12 @@ class Jobs:
             script=new.script,
             queue=_queue(site, new),
             interactive=application.priority == "interactive",
+            accepted_at=self._loop.time(),
             uses=uses(application, of_data(new.additions)),
         )
+        if self.config.applications.get(application.name) is not application:  # another one since it was read
+            job.held = why_held(self.config, new)
+            self._note_held(job)
         self._dispatcher.add(job)
         self._ledger.after(
             partial(
@@ -299,7 +346,7 @@ class Jobs:
 
     def rerun(self, new: NewJob) -> None:
         """Take a job that repeats another one. Raises NotAllowedError when it would not be accepted as a request."""
-        site = self._config.sites.get(new.site)
+        site = self.config.sites.get(new.site)
         if site is None:
             raise NotAllowedError(f"site {new.site} is not configured")
         application = self._accepting(site, new.script, new.additions, None)
@@ -309,7 +356,7 @@ class Jobs:
 
     def move(self, job: Job, additions: Mapping[str, Any], application: str, by: int) -> None:
         """Have a job that waits run with another application. Raises NotAllowedError when it would not be accepted."""
-        site = self._config.sites.get(job.site)
+        site = self.config.sites.get(job.site)
         if site is None:
             raise NotAllowedError(f"site {job.site} is not configured")
         if job.state is not State.QUEUED:
@@ -326,7 +373,7 @@ class Jobs:
     def _accepting(self, site: Site, script: str, additions: Mapping[str, Any], named: str | None) -> Application:
         """Return the application that a request for this would get now. Raises NotAllowedError."""
         try:
-            return accepting(self._config, site, script, evolve(of_data(additions), application=named))
+            return accepting(self.config, site, script, evolve(of_data(additions), application=named))
         except (AdditionsError, runfile.RequestError) as error:
             raise NotAllowedError(str(error)) from None
 
@@ -419,6 +466,8 @@ class Jobs:
         dispatch = None if was is State.RUNNING else _dispatch_record(message)
         self._ledger.running(job.seq, pid=pid, started_at=started_at, dispatch=dispatch)
         if was is not State.RUNNING:
+            if job.accepted_at is not None:
+                self.tally.starts.observe(self._loop.time() - job.accepted_at)
             facts = {"site": job.site, "job_id": job.job_id, "script": job.script, "pid": pid}
             self._ledger.after(partial(self._log.info, "job started", **facts))
             self._notify("start", job)
@@ -443,12 +492,14 @@ class Jobs:
         if record["limit"] is not None:
             result["limit"] = record["limit"]
         if record.get("seconds") is not None:
+            self.tally.runs.observe(record["seconds"])
             result["seconds"] = round(record["seconds"], 3)
         log = self._log.info if job.state is State.SUCCEEDED else self._log.warning
         self._ledger.after(partial(log, "job ended", site=job.site, job_id=job.job_id, script=job.script, **result))
         summary = {**record, "job_id": job.job_id}
         self._ledger.after(partial(self._completions.write, job.site, job.script, summary))
         self._notify("complete", job, code if signal is None else -signal)
+        self._tell_of_failure(job, None, record)
 
     def _not_run(self, job: Job, record: dict[str, Any]) -> None:
         """Steps before the job have run, and it has not: for good, since they may have had an effect."""
@@ -457,6 +508,8 @@ class Jobs:
 
     def _given_up(self, job: Job, event: Event, reason: str, record: Mapping[str, Any] | None = None) -> None:
         job.state = advance(job.state, event)
+        if event in _ERRORS:
+            self.tally.errors[_ERRORS[event]] += 1
         if record is None:
             self._ledger.given_up(job.seq, job.state, reason, now=time.time())
         else:
@@ -473,12 +526,26 @@ class Jobs:
             )
         )
         self._notify("complete", job)
+        self._tell_of_failure(job, reason, None)
+
+    def _tell_of_failure(self, job: Job, reason: str | None, record: Mapping[str, Any] | None) -> None:
+        """Tell whoever wants to know of a job that has ended badly, after the commit."""
+        if self._on_failure is None or job.state not in FAILURES:
+            return
+        tell = self._on_failure
+
+        def send() -> None:
+            asked = {name: value for name, value in asdict(self._ledger.dispatch(job.seq)).items() if name != "job_id"}
+            tell({"id": job.job_id, **asked, "state": job.state, "reason": reason, "record": record})
+
+        self._ledger.after(send)
 
     def _leaves(self, job: Job) -> None:
         """The job has ended: its queue goes on, and the helper may forget it once that is durable."""
         self._in_flight.pop(job.job_id, None)
         self._stuck.pop(job.job_id, None)
         self._dispatcher.remove(job)
+        self.tally.ended[job.state, job.script if job.script in self._scripts else OTHER] += 1
         self._on_room(job.site)
         self._settle(job.job_id)
 
@@ -496,6 +563,7 @@ class Jobs:
             self._given_up(job, Event.REFUSED, reason)
             return
         job.state = advance(job.state, Event.POSTPONED)
+        self.tally.errors["account not found" if absent else "not now"] += 1
         job.postponed += 1
         job.postponed_because = reason
         self._stuck[job.job_id] = job
@@ -525,32 +593,50 @@ class Jobs:
         self.wake()
 
     def _recovered(self, known: Unfinished) -> Job:
-        site = self._config.sites.get(known.site)
-        application = self._config.applications.get(known.application)
         job = Job(
             seq=known.seq,
             job_id=known.job_id,
             site=known.site,
             application=known.application,
             script=known.script,
-            queue=(known.site, known.mission_dir, known.script) if site is None else _queue(site, known),
-            interactive=application is not None and application.priority == "interactive",
+            queue=(known.site, known.mission_dir, known.script),
+            interactive=False,
             state=known.state,
             cancelled_by=known.cancelled_by,
             from_before_boot=known.state is not State.QUEUED and known.boot != self._boot,
         )
-        job.held = why_held(self._config, known)
-        if application is not None and job.held is None:
-            job.uses = uses(application, of_data(known.additions))
-        if job.held is not None:
-            self._stuck[job.job_id] = job
+        self._judge(job, known, why_held(self.config, known), is_new=True)
         return job
+
+    def _judge(self, job: Job, known: Unfinished, held: str | None, *, is_new: bool = False) -> None:
+        """Have a job follow the configuration. One that was started keeps what it was started with, but not its queue.
+
+        `held` says why it cannot run; `is_new`: it is not known yet what it takes.
+        """
+        site = self.config.sites.get(known.site)
+        if site is not None:
+            job.queue = _queue(site, known)
+        if job.state is not State.QUEUED and not is_new:
+            return
+        application = self.config.applications.get(known.application)
+        job.interactive = application is not None and application.priority == "interactive"
+        job.uses = () if application is None or held is not None else uses(application, of_data(known.additions))
+        job.held = held
+        job.delayed = False
+        job.postponed = 0
+        self._note_held(job)
+
+    def _note_held(self, job: Job) -> None:
+        if job.held is None:
+            self._stuck.pop(job.job_id, None)
+        else:
+            self._stuck[job.job_id] = job
 
     # The visualiser
 
     def _notify(self, action: Literal["queued", "start", "complete"], job: Job, returncode: int | None = None) -> None:
         """Tell the visualiser, after the commit, if the job's application wants that."""
-        application, site = self._config.applications.get(job.application), self._config.sites.get(job.site)
+        application, site = self.config.applications.get(job.application), self.config.sites.get(job.site)
         if application is not None and application.visualiser and site is not None and self._visualiser.is_heard:
             self._ledger.after(partial(self._send_notice, action, job, site, returncode))
 
@@ -597,7 +683,7 @@ class Jobs:
             {
                 "request": "dispatch",
                 **asdict(self._ledger.dispatch(job.seq)),
-                "digest": self.digests[job.site],
+                "digest": self.digests.get(job.site, ""),  # none: the site has just gone, and the helper says: later
                 "queue_length": choice.queue_length,
             }
         )
@@ -639,6 +725,11 @@ def _queue(site: Site, job: NewJob | Unfinished) -> tuple[str, ...]:
     if not site.queue_scripts:
         return (site.name,)
     return (site.name, job.mission_dir, job.script, runfile.glider(job.home))
+
+
+def _scripts(config: Config) -> frozenset[str]:
+    """Return the scripts that some application profile claims."""
+    return frozenset(script for application in config.applications.values() for script in application.claims)
 
 
 def _portions(job_ids: list[str]) -> Iterator[list[str]]:

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from basestation_runner.loglines import Format
+    from basestation_runner.watch.web import Address
 
 
 @attrs.frozen(kw_only=True)
 class WatchOptions:
     sites_config: Path
-    applications_config: Path | None  # None: the built-in profiles
+    applications_config: Path | None  # None: the default file if there is one, else the built-in profiles
     priv_exec_socket: Path
     control_socket: Path
     state_dir: Path
@@ -24,5 +25,7 @@ class WatchOptions:
     max_running: int
     max_queued: int
     absent_patience: float  # seconds
+    on_failure: Path | None
+    metrics: Address | None
     job_completions_log: Path | None
     debug: bool

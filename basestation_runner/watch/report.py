@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from basestation_runner import __version__
+from basestation_runner.config.model import fingerprint
 from basestation_runner.watch.admission import would_run
 from basestation_runner.watch.history import MOST_ROWS
 from basestation_runner.watch.sitewatch import NOT_YET
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from basestation_runner.config.additions import Additions
-    from basestation_runner.config.model import Config
     from basestation_runner.watch.callers import Caller
     from basestation_runner.watch.errands import Errands
     from basestation_runner.watch.helper import Helper
@@ -42,7 +42,6 @@ class Report:
     `trouble` says why the watcher as a whole does not go on, if it does not.
     """
 
-    config: Config
     sites: Sites
     jobs: Jobs
     helper: Helper
@@ -50,7 +49,6 @@ class Report:
     errands: Errands
     trouble: Callable[[], str | None]
     started_at: float
-    fingerprint: str
 
     async def status(self, caller: Caller, since: float) -> Facts:
         """Return the whole in figures, what runs, what waits longest, and what went wrong since then."""
@@ -78,7 +76,7 @@ class Report:
                 "trouble": self.trouble(),
                 "hold": self._hold(""),
             },
-            "helper": self.helper.facts | {"same_config": self._has_same_config()},
+            "helper": self.helper.facts | {"same_config": self.has_same_config()},
             "sites": {
                 **{state: sum(_state(site) == state for site in mine) for state in ("watching", "starting", "pending")},
                 "held": sum(site.site.name in self.jobs.holds for site in mine),
@@ -95,6 +93,21 @@ class Report:
             "lost": lost,
             "failures": self.told(failures),
         }
+
+    async def accepted_first(self) -> dict[str, float]:
+        """Return, for each site of which jobs wait, when the oldest of them was accepted."""
+        waiting = [site.site.name for site in self.sites if self.jobs.queued(site.site.name)]
+        rows = await self.errands.run(_WHAT, lambda: self.history.oldest_queued(waiting)) if waiting else []
+        return {facts["site"]: facts["accepted_at"] for facts in rows}
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each site, by its name."""
+        return {site.site.name: _state(site) for site in self.sites}
+
+    @property
+    def held(self) -> int:
+        """How many sites are held."""
+        return sum(site.site.name in self.jobs.holds for site in self.sites)
 
     async def some_sites(self, caller: Caller, after: str) -> Facts:
         """Return the next sites by name, and whether there are more."""
@@ -141,12 +154,12 @@ class Report:
             "jailed": entry.jailed,
             "roots": [entry.jail_root] if entry.jailed else list(entry.roots),
             "scripts": sorted({script for name in entry.applications for script in self._scripts(name)}),
-            "any_script": self.config.default_application in entry.applications,
+            "any_script": self.jobs.config.default_application in entry.applications,
         }
 
     def would_run(self, site: str, script: str, additions: Additions) -> Facts:
         """Return what a request for this would be run with. Raises RequestError when it would not be accepted."""
-        return would_run(self.config, self.config.sites[site], script, additions)
+        return would_run(self.jobs.config, self.jobs.config.sites[site], script, additions)
 
     def has_changed(self, job: Facts) -> bool | None:
         """Tell whether a job's profile is another one than when it was started; None if it is not known what it was."""
@@ -154,7 +167,7 @@ class Report:
         if not isinstance(dispatch, dict) or "revision" not in dispatch:
             return None
         name = job["application"]
-        return name not in self.config.applications or dispatch["revision"] != self.config.revision(name)
+        return name not in self.jobs.config.applications or dispatch["revision"] != self.jobs.config.revision(name)
 
     def told(self, rows: Iterable[Facts]) -> list[Facts]:
         """Add to jobs from the ledger what only memory knows: why each waits, where its log is on the host."""
@@ -195,12 +208,12 @@ class Report:
         return None if hold is None else {"by": hold.held_by, "at": hold.held_at, "closed": hold.closed}
 
     def _scripts(self, application: str) -> tuple[str, ...]:
-        return self.config.applications[application].claims
+        return self.jobs.config.applications[application].claims
 
-    def _has_same_config(self) -> bool | None:
+    def has_same_config(self) -> bool | None:
         """Tell whether the helper has read the same config; None if it has not said."""
         theirs = self.helper.facts["config"]
-        return None if theirs is None else theirs == self.fingerprint
+        return None if theirs is None else theirs == fingerprint(self.jobs.digests)
 
 
 def _state(site: SiteWatch) -> str:

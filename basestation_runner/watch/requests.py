@@ -114,8 +114,9 @@ REQUESTS: Final[Mapping[str, Form]] = {
     "hold": Form({"site": _is_name, "closed": _is_flag}, for_operators=True),
     "release": Form({"site": _is_name}, for_operators=True),
     "return": Form({"site": _is_name}, for_operators=True),
+    "reload": Form({}, for_operators=True),
 }
-"""Every request, with exactly its fields. For the last three the empty site is the whole host."""
+"""Every request, with exactly its fields. For hold, release and return the empty site is the whole host."""
 
 
 class _RefusedError(Exception):
@@ -137,8 +138,10 @@ class Requests:
         sites: Sites,
         jobs: Jobs,
         ledger: Ledger,
+        reload: Callable[[], Awaitable[Facts]],
         log: FilteringBoundLogger,
     ) -> None:
+        self._reload_config = reload
         self._callers = callers
         self._report = report
         self._sites = sites
@@ -159,6 +162,7 @@ class Requests:
             "hold": self._hold,
             "release": self._release,
             "return": self._return,
+            "reload": self._reload,
         }
 
     async def answer(self, uid: int, message: protocol.Message) -> protocol.Message:
@@ -337,6 +341,10 @@ class Requests:
             raise _TemporaryError("some rundirs do not answer: the requests are written as soon as they do")
         left = sum(self._jobs.queued(site.site.name) for site in sites if site.place is None)
         return {"returned": sum(map(len, contents.values())), "left": left}
+
+    async def _reload(self, caller: Caller, _: Facts) -> Facts:
+        self._log.info("reload asked for", by=caller.uid)
+        return await self._reload_config()
 
     def _held(self, message: Facts) -> str:
         name = str(message["site"])

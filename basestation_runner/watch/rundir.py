@@ -104,7 +104,10 @@ class Rundir:
         try:
             return self._place()
         except (OSError, LinkError) as error:
-            return self._missing(f"{self.site.watch_dir}: {says(error)}")
+            reason = f"{self.site.watch_dir}: {says(error)}"
+            if isinstance(error, PermissionError) and not has_group(self.gid):
+                reason += f" ({needs_restart(self.gid)})"
+            return self._missing(reason)
 
     def arm(self, place: Place) -> Armed | Locked:
         """Make its lock ours, and watch it. Raises MovedError or OSError."""
@@ -155,16 +158,7 @@ class Rundir:
             os.close(descriptor)
 
     def _look_up(self) -> None:
-        account = nss.account(self.site.runner_user)
-        if account is None:
-            raise NotReadyError(f"there is no account {self.site.runner_user}")
-        gid: int | str = self.site.groups[0] if self.site.groups else account.gid
-        if isinstance(gid, str):
-            group = nss.group(gid)
-            if group is None:
-                raise NotReadyError(f"there is no group {gid}")
-            gid = group.gid
-        self.uid, self.gid = account.uid, gid
+        self.uid, self.gid = owner(self.site)
 
     def _place(self) -> Place:
         descriptor = _open(self.site.watch_dir)
@@ -202,6 +196,31 @@ class Rundir:
         finally:
             os.close(holder.descriptor)
         return Locked(holder.pid, watch)
+
+
+def owner(site: Site) -> tuple[int, int]:
+    """Return the uid of a site's account, and its group. Raises NotReadyError or nss.LookupFailedError."""
+    account = nss.account(site.runner_user)
+    if account is None:
+        raise NotReadyError(f"there is no account {site.runner_user}")
+    gid: int | str = site.groups[0] if site.groups else account.gid
+    if isinstance(gid, str):
+        group = nss.group(gid)
+        if group is None:
+            raise NotReadyError(f"there is no group {gid}")
+        gid = group.gid
+    return account.uid, gid
+
+
+def has_group(gid: int) -> bool:
+    """Tell whether this process is a member of a group: a membership that it was given later needs a restart."""
+    return gid == os.getegid() or gid in os.getgroups()
+
+
+def needs_restart(gid: int) -> str:
+    """Say which group this process has to be started again for. Raises nss.LookupFailedError."""
+    group = nss.group_by_gid(gid)
+    return f"needs restart: group {gid if group is None else group.name}"
 
 
 def says(error: Exception) -> str:

@@ -10,9 +10,9 @@ from basestation_runner.watch.admission import application_for
 from basestation_runner.watch.sitewatch import SiteWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from basestation_runner.config.model import Config
+    from basestation_runner.config.model import Config, Site
     from basestation_runner.watch.rundir import Place
     from basestation_runner.watch.shared import Shared
 
@@ -30,16 +30,18 @@ class Sites:
         self._shared = shared
         self._on_change = on_change
         self._undecided = set(config.sites)
-        self._sites = {
-            name: SiteWatch(site, shared, self, partial(application_for, config, site))
-            for name, site in config.sites.items()
-        }
+        self._sites: dict[str, SiteWatch] = {}
+        for site in config.sites.values():
+            self._add(config, site)
 
     def __iter__(self) -> Iterator[SiteWatch]:
         return iter(self._sites.values())
 
     def __getitem__(self, name: str) -> SiteWatch:
         return self._sites[name]
+
+    def __len__(self) -> int:
+        return len(self._sites)
 
     def __contains__(self, name: object) -> bool:
         return name in self._sites
@@ -56,6 +58,33 @@ class Sites:
             )
         if not self._sites:
             self.decided.set()
+
+    async def reconfigure(self, config: Config, commit: Callable[[], None], patience: float) -> None:
+        """Go on with other sites. Only those are let go, or taken up, that are new, gone, or not as they were.
+
+        What had begun at a site that is let go is finished; one that hangs is waited for no longer than `patience`.
+        """
+        gone = []
+        for known in self:
+            site = config.sites.get(known.site.name)
+            if site is None or _whose(site) != _whose(known.site):
+                gone.append(known)
+            else:
+                known.follow(site, partial(application_for, config, site))
+        self._undecided.intersection_update(config.sites)
+        await self._let_go(gone, commit, patience)
+        for known in gone:
+            del self._sites[known.site.name]
+        for name, site in config.sites.items():
+            if name not in self:
+                self._add(config, site)
+                self[name].start()
+        if not self._undecided:
+            self.decided.set()
+        self._on_change()
+
+    def _add(self, config: Config, site: Site) -> None:
+        self._sites[site.name] = SiteWatch(site, self._shared, self, partial(application_for, config, site))
 
     def scan(self) -> None:
         """Events were lost: look at everything again."""
@@ -91,17 +120,27 @@ class Sites:
 
     async def stop(self, commit: Callable[[], None], patience: float) -> None:
         """Take nothing more, finish what has begun, give the locks back. A hung site is left as it is."""
-        until = self._shared.loop.time() + patience
         self.is_paused = True
-        await self._all(until, SiteWatch.settle)
+        await self._let_go(tuple(self), commit, patience)
+
+    async def _let_go(self, sites: Collection[SiteWatch], commit: Callable[[], None], patience: float) -> None:
+        until = self._shared.loop.time() + patience
+        await self._all(sites, until, SiteWatch.retire)
         commit()  # asks for the acknowledgement of what was just accepted
-        await self._all(until, SiteWatch.release)
+        await self._all(sites, until, SiteWatch.release)
         commit()
-        for site in self:
+        for site in sites:
             site.close()
 
-    async def _all(self, until: float, ask: Callable[[SiteWatch], asyncio.Future[None] | None]) -> None:
-        """Ask something of every site, and wait for what is asked until that time of the loop."""
-        waited_for = [future for site in self if (future := ask(site)) is not None]
+    async def _all(
+        self, sites: Iterable[SiteWatch], until: float, ask: Callable[[SiteWatch], asyncio.Future[None] | None]
+    ) -> None:
+        """Ask something of some sites, and wait for what is asked until that time of the loop."""
+        waited_for = [future for site in sites if (future := ask(site)) is not None]
         if waited_for:
             await asyncio.wait(waited_for, timeout=max(0.0, until - self._shared.loop.time()))
+
+
+def _whose(site: Site) -> tuple[object, ...]:
+    """Return what decides where a site's requests are, whose they are, and how its rundir is watched and locked."""
+    return site.watch_dir, site.runner_user, site.groups, site.ignore_lock, site.not_supported

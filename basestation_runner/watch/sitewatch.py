@@ -64,6 +64,7 @@ class SiteWatch:
         self._overflows = Repeats(shared.loop.call_later)
         self._rejections = Repeats(shared.loop.call_later, most=MOST_REJECTIONS_LOGGED)
         self._sites = sites
+        self._is_retired = False
         self._watching: Watching | None = None
         self._claimed: Place | None = None
         self._lane: Lane | None = None
@@ -91,12 +92,26 @@ class SiteWatch:
         else:
             self._pend(self.site.not_supported)
 
+    def follow(self, site: Site, choose: Callable[[Request], Application]) -> None:
+        """Go on with another configuration, which does not change where requests come from and whose they are."""
+        self.site = self.rundir.site = site
+        self.inbox.choose = choose
+
+    def retire(self) -> asyncio.Future[None] | None:
+        """Take nothing more, ever; return what is done once everything that has begun is."""
+        self._is_retired = True
+        self._set_timer(None)
+        return self._when_done(lambda _: None)
+
     def close(self) -> None:
         """Watch nothing any more."""
+        self._let_go()
+        self._drop_hint()
         if self.watches is not self.shared.watches:
             self.watches.close()
 
     def _on_overflow(self) -> None:
+        self.shared.jobs.tally.overflows += 1
         self._overflows.say(
             "overflow",
             lambda: self.log.warning("inotify queue overflow: the rundir is scanned"),
@@ -133,11 +148,6 @@ class SiteWatch:
         self._give_back()
         return there
 
-    def settle(self) -> asyncio.Future[None] | None:
-        """Look for nothing more; return what is done once everything that has begun is."""
-        self._set_timer(None)
-        return self._when_done(lambda _: None)
-
     def release(self) -> asyncio.Future[None] | None:
         """Give the lock back; return what is done after that."""
         watching = self._watching
@@ -151,7 +161,7 @@ class SiteWatch:
     @property
     def is_paused(self) -> bool:
         """Whether no request may be taken now."""
-        return self._sites.is_paused or self.shared.jobs.is_closed(self.site.name)
+        return self._is_retired or self._sites.is_paused or self.shared.jobs.is_closed(self.site.name)
 
     @property
     def room(self) -> int:
@@ -203,6 +213,8 @@ class SiteWatch:
 
     def accept(self, place: Place, taken: inbox.Taken) -> bool:
         """A request may become a job; tell whether it does, or is one already."""
+        if self._is_retired:  # it stays where it is
+            return False
         if self.in_hand.has(taken.identity):
             return False
         request = self.shared.jobs.accept(self.site, taken, place.inode)
@@ -258,6 +270,8 @@ class SiteWatch:
     # Finding and arming
 
     def _find(self) -> None:
+        if self._is_retired:
+            return
         if self._is_finding:
             self._must_find = True
             return
@@ -285,6 +299,8 @@ class SiteWatch:
                 self._take_hint(found.watch, found.name)
             self._must_find = self._must_find or found.appeared
             self._pend(found.reason)
+            return
+        if self._is_retired:
             return
         other = self._sites.places.setdefault(found, self.site.name)
         if other != self.site.name:
@@ -336,7 +352,7 @@ class SiteWatch:
             self.reason = reason
             self.log.warning("site pending", reason=reason)
         self._sites.changed(self.site.name)
-        if self.site.not_supported is not None:
+        if self._is_retired or self.site.not_supported is not None:
             return
         self._set_timer(self._find, self.shared.timing.recheck)
         if self._must_find:

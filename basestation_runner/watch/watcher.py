@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import asdict
 
-from basestation_runner import nss
-from basestation_runner.config.model import fingerprint
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.processes import boot_id
 from basestation_runner.repeats import Repeats
+from basestation_runner.watch import reload
 from basestation_runner.watch.callers import Callers
 from basestation_runner.watch.completions import Completions
 from basestation_runner.watch.control import Control
 from basestation_runner.watch.dispatcher import INTERACTIVE_PER_CORE, Dispatcher, Limits
 from basestation_runner.watch.errands import Errands
+from basestation_runner.watch.failurehook import FailureHook
 from basestation_runner.watch.helper import Helper
 from basestation_runner.watch.history import History
 from basestation_runner.watch.inotify import Watches
 from basestation_runner.watch.jobs import ASKING, Jobs
 from basestation_runner.watch.lanes import Lanes
 from basestation_runner.watch.ledger import Ledger, LedgerError
+from basestation_runner.watch.reload import Reload
 from basestation_runner.watch.report import Report
 from basestation_runner.watch.requests import Requests
 from basestation_runner.watch.shared import Shared, Timing
 from basestation_runner.watch.sites import Sites
 from basestation_runner.watch.visualiser import Visualiser
+from basestation_runner.watch.web import Web
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
@@ -72,6 +73,7 @@ class Watcher:
         """Open the ledger and what else is needed; nothing happens before `run`. Raises RunnerError."""
         timing = timing or Timing()
         self._loop = asyncio.get_running_loop()
+        self._options = options
         self._config = config
         self._log = log
         self._notifier = notifier
@@ -98,21 +100,16 @@ class Watcher:
             on_unclaimed=lambda: self.sites.unclaimed(),  # noqa: PLW0108 - `sites` is made later
         )
         self.lanes = Lanes(self._loop, deadline=timing.hung)
+        self.hook = (
+            None
+            if options.on_failure is None
+            else FailureHook(options.on_failure, loop=self._loop, lanes=self.lanes, log=log)
+        )
         self.jobs = Jobs(
             config,
             loop=self._loop,
             ledger=self.ledger,
-            dispatcher=Dispatcher(
-                Limits(
-                    normal=options.max_running,
-                    interactive=INTERACTIVE_PER_CORE * len(os.sched_getaffinity(0)),
-                    per_site={
-                        name: site.max_running for name, site in config.sites.items() if site.max_running is not None
-                    },
-                    has_reserve=len(config.sites) > 1,
-                    resources=dict(config.host.resources),
-                )
-            ),
+            dispatcher=Dispatcher(_limits(options, config)),
             completions=self.completions,
             absent_patience=options.absent_patience,
             visualiser=self.visualiser,
@@ -121,6 +118,7 @@ class Watcher:
             wake=self.wake,
             on_room=lambda site: self.sites.has_room(site),  # noqa: PLW0108
             on_complete=self._go_on_unless_held,
+            on_failure=None if self.hook is None else self.hook.tell,
         )
         self.helper = Helper(
             options.priv_exec_socket,
@@ -129,6 +127,7 @@ class Watcher:
             log=log,
             on_up=self.jobs.on_up,
             on_event=self.jobs.on_event,
+            on_reconfigured=self.jobs.try_again,
         )
         self.jobs.attach(self.helper)
         shared = Shared(
@@ -143,15 +142,24 @@ class Watcher:
             wake=self.wake,
         )
         self.sites = Sites(config, shared, on_change=self._tell_soon)
-        self.control = self._control(options.control_socket)
+        looking_up = Errands(self.lanes, most=MOST_LOOK_UPS, patience=ASKING_PATIENCE)
+        self.reload = Reload(
+            read=lambda: reload.load(options.sites_config, options.applications_config),
+            errands=looking_up,
+            helper=self.helper,
+            jobs=self.jobs,
+            trouble=lambda: self._trouble,
+            use=self._use,
+            log=log,
+        )
+        report = self._report()
+        self.control = self._control(options.control_socket, looking_up, report)
+        self.webs = self._webs(options, report)
         if not self.jobs.is_complete:
             self.sites.pause()
 
-    def _control(self, path: Path) -> Control:
-        """Return what answers those who ask."""
-        report = Report(
-            config=self._config,
-            fingerprint=fingerprint(self.jobs.digests),
+    def _report(self) -> Report:
+        return Report(
             sites=self.sites,
             jobs=self.jobs,
             helper=self.helper,
@@ -160,9 +168,26 @@ class Watcher:
             trouble=lambda: self._trouble,
             started_at=time.time(),
         )
-        callers = Callers(self._loop, Errands(self.lanes, most=MOST_LOOK_UPS, patience=ASKING_PATIENCE), self.sites)
+
+    def _webs(self, options: WatchOptions, report: Report) -> list[Web]:
+        """Return what shows pages to those who have asked for one on the command line."""
+        webs = []
+        if options.metrics is not None:
+            from basestation_runner.watch import metrics  # noqa: PLC0415 - memory that few want to spend
+
+            webs.append(Web(options.metrics, {metrics.PATH: metrics.page(report, self.jobs)}, log=self._log))
+        return webs
+
+    def _control(self, path: Path, looking_up: Errands, report: Report) -> Control:
+        """Return what answers those who ask."""
         requests = Requests(
-            callers=callers, report=report, sites=self.sites, jobs=self.jobs, ledger=self.ledger, log=self._log
+            callers=Callers(self._loop, looking_up, self.sites),
+            report=report,
+            sites=self.sites,
+            jobs=self.jobs,
+            ledger=self.ledger,
+            reload=self.reload.ask,
+            log=self._log,
         )
         return Control(path, requests.answer, loop=self._loop, log=self._log)
 
@@ -180,6 +205,8 @@ class Watcher:
                 return
             self.jobs.recover()
             await self.control.start()
+            for web in self.webs:
+                await web.start()
             self.helper.start()
             self.sites.start()
             self._forgetting = self._loop.call_later(FIRST_FORGETTING, self._forget)
@@ -193,20 +220,31 @@ class Watcher:
                 raise self._failure
             self._log.info("stopping")
             self._notifier.stopping()
+            await self.reload.stop()
             await self.sites.stop(self._commit, STOP_PATIENCE)
         except LedgerError as error:
             raise self._failure or _ledger_failure(str(error)) from error
         finally:
             self._close()
 
+    def _use(self, config: Config) -> asyncio.Future[None]:
+        """Go by another configuration; return what is done when every site does."""
+        self._commit()  # what is known of each job is read from the ledger
+        self.jobs.reconfigure(config, _limits(self._options, config))
+        return asyncio.ensure_future(self.sites.reconfigure(config, self._commit, STOP_PATIENCE))
+
     def _close(self) -> None:
         for handle in (self._turn, self._status_timer, self._forgetting):
             if handle is not None:
                 handle.cancel()
         self.control.stop()
+        for web in self.webs:
+            web.stop()
         self.helper.stop()
         self.watches.close()
         self.lanes.close()
+        if self.hook is not None:
+            self.hook.close()
         self.visualiser.close()
         self.completions.close()
         self.ledger.close()
@@ -226,8 +264,11 @@ class Watcher:
 
     def _commit(self) -> None:
         """Make durable what has happened, then do what waited for that."""
+        began, is_dirty = time.monotonic(), self.ledger.is_dirty
         try:
             due = self.ledger.commit()
+            if is_dirty:
+                self.jobs.tally.commits.observe(time.monotonic() - began)
         except LedgerError as error:
             self._hold(str(error))
             return
@@ -293,6 +334,7 @@ class Watcher:
         self._forgetting = self._loop.call_later(pause, self._forget)
 
     def _on_overflow(self) -> None:
+        self.jobs.tally.overflows += len(self.sites)
         self._repeats.say(
             "overflow",
             lambda: self._log.warning("inotify queue overflow: all rundirs are scanned"),
@@ -305,7 +347,7 @@ class Watcher:
     @property
     def _status(self) -> str:
         pending = sum(site.reason is not None for site in self.sites)
-        watching = len(self._config.sites) - pending
+        watching = len(self.sites) - pending
         faulty = sum(bool(site.remarks) for site in self.sites if site.reason is None)
         warnings = f" ({faulty} with warnings)" if faulty else ""
         sites = f"{watching} site{'' if watching == 1 else 's'} watching{warnings}"
@@ -366,25 +408,20 @@ class Watcher:
             answer.set_result([f"{doing} does not answer"])
 
         lane = self.lanes.lane(on_hung=hung, on_late=lambda _: None)
-        lane.submit(lambda: _unknown_accounts(self._config, lane.progress), answer.set_result, answer.set_exception)
+        sites = self._config.sites.values()
+        lane.submit(lambda: reload.unknown_accounts(sites, lane.progress), answer.set_result, answer.set_exception)
         return await answer
+
+
+def _limits(options: WatchOptions, config: Config) -> Limits:
+    return Limits(
+        normal=options.max_running,
+        interactive=INTERACTIVE_PER_CORE * len(os.sched_getaffinity(0)),
+        per_site={name: site.max_running for name, site in config.sites.items() if site.max_running is not None},
+        has_reserve=len(config.sites) > 1,
+        resources=dict(config.host.resources),
+    )
 
 
 def _ledger_failure(reason: str) -> TemporaryError:
     return TemporaryError(f"the ledger cannot be used: {reason}", hint="start it again: a damaged ledger is recovered")
-
-
-def _unknown_accounts(config: Config, get_on: Callable[[str], None]) -> list[str]:
-    """Return, as sentences, which accounts and groups of sites do not exist. Blocking."""
-    faults = []
-    for site in config.sites.values():
-        get_on("the name service")
-        group = site.groups[0] if site.groups else None
-        try:
-            if nss.account(site.runner_user) is None:
-                faults.append(f"there is no account {site.runner_user} (runner_user of site {site.name})")
-            if isinstance(group, str) and nss.group(group) is None:
-                faults.append(f"there is no group {group} (the first of groups of site {site.name})")
-        except nss.LookupFailedError as error:
-            faults.append(f"the name service does not answer: {error} (site {site.name})")
-    return faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 
 from basestation_runner.sandbox.installation import HELPER, WATCHER
 from basestation_runner.sandbox.program import write_launcher
-from tests.host.helper_client import DEADLINE, Gate, Station, parent_of
+from tests.host.helper_client import DEADLINE, Gate, Station, launcher, parent_of
+from tests.patience import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.process import Daemon
@@ -99,6 +101,55 @@ print(kept_out)
     )
     # The kernel shows it by the owner; a second lock besides the capabilities that the reader lacks.
     return said == "4\n" and Path(f"/proc/{pid}/environ").stat().st_uid == 0
+
+
+WAITS_IN_THE_PARSER = """
+from basestation_runner.config import apart
+parse = apart.parse
+def wait(*texts):
+    with open({path!r}) as gate:
+        gate.readline()
+    return parse(*texts)
+apart.parse = wait
+"""
+
+
+@pytest.mark.parametrize("when", ["at the start", "when it is asked to read it anew"])
+def test_nobody_of_the_helpers_account_can_speak_for_the_process_that_parses_its_configuration(
+    station: Station, when: str
+) -> None:
+    """What that answers is believed by one who can become anybody."""
+    station.add_shell_site("one")
+    with Gate(station.installation.top / "gate") as gate:
+        command = [str(launcher(station.installation, WAITS_IN_THE_PARSER.format(path=str(gate.path))))]
+        station.installation.write_config()
+        helper = station.installation.start_helper(command=command, wait=False)
+        if when != "at the start":
+            gate.open()
+            helper.wait_ready()
+            helper.send_signal(signal.SIGHUP)
+        found = children_of(helper.pid)
+        until(lambda: len(found()) == 2, "the fork server and the parser")
+        (parser,) = (pid for pid in found() if title_of(pid) == "runner-privexec")
+        assert cannot_look_into(station.installation, parser)
+        # Its descriptors belong to root, as all of whoever is not dumpable: nobody else can open them.
+        assert {path.lstat().st_uid for path in Path(f"/proc/{parser}/fd").iterdir()} == {0}
+        status = status_of(parser)
+        until(lambda: status_of(parser)["CapPrm"] == NONE, "it to have no capabilities")
+        assert [status_of(parser)[name] for name in ("CapEff", "CapInh", "CapAmb")] == [NONE] * 3
+        assert status["Uid"] == status_of(helper.pid)["Uid"]
+        gate.open()
+        helper.wait_ready()
+        until(lambda: len(found()) == 1, "the parser to be gone")
+
+
+def children_of(pid: int) -> Callable[[], list[int]]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return lambda: [int(word) for word in path.read_text().split()]
+
+
+def title_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
 
 
 def test_a_helper_is_shown_under_its_own_name(station: Station) -> None:

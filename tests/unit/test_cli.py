@@ -19,6 +19,7 @@ import pytest
 from basestation_runner import __version__, cli
 from basestation_runner.commands import common
 from basestation_runner.commands.jobs import STATES
+from basestation_runner.config import location
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.watch.history import FAILURES
 from basestation_runner.watch.states import FINAL, State
@@ -242,10 +243,7 @@ def test_the_existing_daemons_spellings_work(options_of: Callable[..., dict[str,
     assert (helper["cgroup_root"], helper["sites_config"]) == (Path("/e"), Path("/f"))
 
 
-def test_defaults_are_the_installed_paths(
-    options_of: Callable[..., dict[str, object]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(common, "APPLICATIONS_CONFIG", Path("/nowhere/applications.yaml"))
+def test_defaults_are_the_installed_paths(options_of: Callable[..., dict[str, object]]) -> None:
     assert options_of("basestation_runner.watch.daemon", "watch") == {
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
@@ -258,6 +256,8 @@ def test_defaults_are_the_installed_paths(
         "max_queued": 50_000,
         "absent_patience": 600.0,
         "job_completions_log": None,
+        "on_failure": None,
+        "metrics": None,
         "debug": False,
     }
     assert options_of("basestation_runner.privexec.daemon", "--debug", "privexec") == {
@@ -274,13 +274,11 @@ def test_defaults_are_the_installed_paths(
     }
 
 
-def test_the_default_profiles_are_taken_only_where_they_exist(
-    options_of: Callable[..., dict[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(common, "APPLICATIONS_CONFIG", tmp_path / "applications.yaml")
-    assert options_of("basestation_runner.watch.daemon", "watch")["applications_config"] is None
+def test_the_default_profiles_are_taken_only_where_they_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(location, "APPLICATIONS_CONFIG", tmp_path / "applications.yaml")
+    assert location.applications_path(None) is None
     (tmp_path / "applications.yaml").symlink_to("a dangling link is a fault to show, not an absent file")
-    assert options_of("basestation_runner.watch.daemon", "watch")["applications_config"] is not None
+    assert location.applications_path(None) is not None
 
 
 def test_profiles_that_were_asked_for_are_never_silently_left_out(

@@ -68,7 +68,8 @@ def test_logs_are_where_the_units_make_room_for_them_and_are_rotated() -> None:
         folder = f"/var/log/{found['LogsDirectory'][0]}"
         assert f"--base-log {folder}/" in found["ExecStart"][0]
         assert f"\n{folder}/*.log {{" in rotated
-        assert f"systemctl reload {unit};" in rotated
+        assert f"systemctl kill --kill-who=main -s USR1 {unit};" in rotated
+        assert f"reload {unit}" not in rotated
 
 
 def test_the_page_about_hardening_names_each_setting_of_the_units() -> None:

@@ -21,6 +21,7 @@ from basestation_runner.config.model import Config, Site
 from basestation_runner.config.parts import Host
 from basestation_runner.config.profiles import builtin_profiles
 from basestation_runner.systemd import Notifier
+from basestation_runner.watch import reload
 from basestation_runner.watch import watcher as watcher_module
 from basestation_runner.watch.options import WatchOptions
 from basestation_runner.watch.shared import Timing
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from basestation_runner.watch.sitewatch import SiteWatch
+    from basestation_runner.watch.web import Address
 
 DEADLINE = 20.0
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -47,6 +49,8 @@ class FakeHelper:
         self.settled: list[str] = []
         self.inquired: list[str] = []
         self.cancelled: list[str] = []
+        self.reloads = 0
+        self.reload_faults: list[str] = []
         self.ends: dict[str, dict[str, Any]] = {}  # survives a restart, as exit records do
         self.running: set[str] = set()  # as claims and keepers do
         self.on_dispatch: Callable[[dict[str, Any]], None] = self.run
@@ -139,6 +143,9 @@ class FakeHelper:
                     self.on_cancel(job_id)
             case "recall":
                 self.recall()
+            case "reload":
+                self.reloads += 1
+                self.say({"event": "reloaded", "faults": self.reload_faults})
             case "settled":
                 self.settled += message["job_ids"]
 
@@ -213,9 +220,12 @@ class Bench:
         self.max_running = 8
         self.max_queued = 50_000
         self.absent_patience = 600.0
+        self.on_failure: Path | None = None
+        self.metrics: Address | None = None
         self.sites: dict[str, Site] = {}
         self.applications = dict(builtin_profiles().applications)
         self.host = Host()
+        self.default_application: str | None = None
         self.watcher: Watcher | None = None
         self._running: Any = None
         (directory / "state").mkdir(mode=0o700)
@@ -233,6 +243,15 @@ class Bench:
         return rundir
 
     @property
+    def config(self) -> Config:
+        return Config(
+            sites=dict(self.sites),
+            applications=dict(self.applications),
+            default_application=self.default_application,
+            host=self.host,
+        )
+
+    @property
     def options(self) -> WatchOptions:
         return WatchOptions(
             sites_config=self.directory / "sites.yaml",
@@ -245,6 +264,8 @@ class Bench:
             max_running=self.max_running,
             max_queued=self.max_queued,
             absent_patience=self.absent_patience,
+            on_failure=self.on_failure,
+            metrics=self.metrics,
             job_completions_log=self.directory / "completions.log",
             debug=False,
         )
@@ -256,7 +277,7 @@ class Bench:
             processors=[self.capture],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
-        config = Config(sites=self.sites, applications=self.applications, host=self.host)
+        config = self.config
         seen = len(self.events("ready"))
 
         async def make() -> Watcher:
@@ -270,6 +291,11 @@ class Bench:
             if self._running.done():
                 self._running.result()
         return watcher
+
+    def configure(self) -> None:
+        """Have the next reload find the sites and applications as they are here now."""
+        config = self.config
+        self.patch.setattr(reload, "load", lambda *_: config)
 
     def stop(self) -> None:
         if self.watcher is not None:

@@ -12,6 +12,7 @@ import pytest
 
 from basestation_runner.cli import main
 from basestation_runner.commands import common
+from basestation_runner.config import location
 from basestation_runner.config.findings import Finding
 from basestation_runner.config.validate import run
 
@@ -213,7 +214,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return 0
 
     monkeypatch.setattr("basestation_runner.config.validate.run", note)
-    monkeypatch.setattr(common, "APPLICATIONS_CONFIG", Path("/nowhere/applications.yaml"))
+    monkeypatch.setattr(location, "APPLICATIONS_CONFIG", Path("/nowhere/applications.yaml"))
     return calls
 
 

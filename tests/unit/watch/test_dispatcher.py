@@ -38,6 +38,7 @@ class Rules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.dispatcher = Dispatcher(LIMITS)
+        self.limits = LIMITS
         self.known: list[Known] = []
         self.seq = 0
         self.held: set[str | None] = set()
@@ -60,13 +61,13 @@ class Rules(RuleBasedStateMachine):
             return False
         for name, amount in each.job.uses:
             used = sum(dict(other.job.uses).get(name, 0) for other in self.known if other.is_running)
-            if used + amount > LIMITS.resources.get(name, 0):
+            if used + amount > self.limits.resources.get(name, 0):
                 return False
         if each.job.interactive:
-            site_limit: int | None = LIMITS.interactive_per_site
-            host_limit = LIMITS.interactive
+            site_limit: int | None = self.limits.interactive_per_site
+            host_limit = self.limits.interactive
         else:
-            site_limit, host_limit = LIMITS.per_site.get(each.job.site), LIMITS.normal
+            site_limit, host_limit = self.limits.per_site.get(each.job.site), self.limits.normal
         kind = each.job.interactive
         return self.running(None, interactive=kind) < host_limit and (
             site_limit is None or self.running(each.job.site, interactive=kind) < site_limit
@@ -181,6 +182,31 @@ class Rules(RuleBasedStateMachine):
         resumed.was_chosen = resumed.is_running = True
         resumed.is_delayed = False
         self.known.sort(key=lambda each: not each.was_chosen)  # what runs stands before what waits
+
+    def untouched(self, sites: set[str]) -> dict[str, int]:
+        return {site: limit for site, limit in self.limits.per_site.items() if site not in sites}
+
+    @rule(data=st.data(), sites=st.sets(st.sampled_from(SITES)), normal=st.integers(1, 4), foam=st.integers(0, 3))
+    def renew(self, data: st.DataObject, sites: set[str], normal: int, foam: int) -> None:
+        self.limits = Limits(
+            normal=normal,
+            interactive=2,
+            per_site={site: data.draw(st.integers(1, 3)) for site in sites} | self.untouched(sites),
+            interactive_per_site=1,
+            resources={"foam": foam, "tape": 1},
+        )
+
+        def update(job: Job) -> None:
+            (known,) = (each for each in self.known if each.job is job)
+            job.queue = (job.site, data.draw(st.sampled_from(["0", "1", "other"])))
+            if not known.is_running:
+                job.uses = data.draw(USES)
+                job.interactive = data.draw(st.booleans())
+                job.held = data.draw(st.sampled_from([None, "application x is not defined"]))
+                job.delayed = known.is_delayed = False
+
+        self.dispatcher.renew(self.limits, sites, update)
+        self.known.sort(key=lambda each: (not each.was_chosen, each.job.seq))
 
     @invariant()
     def counts_are_right(self) -> None:
