@@ -77,6 +77,11 @@ class ListeningAddress(click.ParamType["Address"]):
 @common.path_option("--job-completions-log", None, "Append one JSON line per finished job to this file.")
 @common.path_option("--on-failure", None, "Run this program for each job that ends badly, with it as JSON on stdin.")
 @click.option("--metrics", type=ListeningAddress(), help="Show metrics for Prometheus there, at /metrics.")
+@click.option(
+    "--http",
+    type=ListeningAddress(),
+    help="Show a status page there. Reasons, arguments and log lines are shown on a UNIX socket only.",
+)
 @click.pass_obj
 def watch(
     invocation: Invocation,
@@ -94,6 +99,7 @@ def watch(
     job_completions_log: Path | None,
     on_failure: Path | None,
     metrics: Address | None,
+    http: Address | None,
 ) -> int:
     """Take requests from the sites' rundirs and run them in turn.
 
@@ -117,6 +123,7 @@ def watch(
             job_completions_log=job_completions_log,
             on_failure=on_failure,
             metrics=metrics,
+            http=http,
             debug=invocation.debug,
         )
     )

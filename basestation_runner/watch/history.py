@@ -35,6 +35,7 @@ _SUMMARY: Final = (
     *("attempts", "accepted_at", "starting_at", "started_at", "ended_at", "exit_code", "signal", "pid", "rerun_of"),
     *("cancelled_by", "cancelled_at"),
 )
+_OF_TIMELINE: Final = ("id", "site", "script", "state", "started_at", "ended_at")
 _ALL: Final = (*_SUMMARY, "log_file", "args", "additions", "record", "dispatch")
 _OF_SITES: Final = "(?1 IS NULL OR site IN (SELECT value FROM json_each(?1)))"
 
@@ -111,6 +112,12 @@ class History:
         """Return the last few jobs that ended badly since then, the last one first."""
         bad = "ended_at >= ?2 AND state IN (SELECT value FROM json_each(?3)) ORDER BY ended_at DESC LIMIT ?4"
         return self._ask(_SUMMARY, sites, bad, since, _listed(FAILURES), FEW)
+
+    def ran_since(self, since: float) -> list[Facts]:
+        """Return, of the newest jobs, those that run or have ended since then, by what a timeline shows of them."""
+        recent = "seq > (SELECT max(seq) FROM jobs) - ?2 AND started_at IS NOT NULL"
+        ran = f"{recent} AND (ended_at IS NULL OR ended_at >= ?3) ORDER BY seq DESC LIMIT ?2"
+        return self._ask(_OF_TIMELINE, None, ran, _RECENT, since)
 
     def lost(self, sites: Sequence[str] | None, since: float) -> int:
         """Return how many jobs were lost since then."""

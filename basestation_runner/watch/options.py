@@ -27,5 +27,6 @@ class WatchOptions:
     absent_patience: float  # seconds
     on_failure: Path | None
     metrics: Address | None
+    http: Address | None
     job_completions_log: Path | None
     debug: bool

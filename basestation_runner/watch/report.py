@@ -109,6 +109,15 @@ class Report:
         """How many sites are held."""
         return sum(site.site.name in self.jobs.holds for site in self.sites)
 
+    async def ran_since(self, since: float) -> list[Facts]:
+        """Return what has run since then, the newest first."""
+        return await self.errands.run(_WHAT, lambda: self.history.ran_since(since))
+
+    async def details(self, job_ids: Sequence[str]) -> dict[str, Facts]:
+        """Return everything about some jobs, by their ids."""
+        rows = await self.errands.run(_WHAT, lambda: [self.history.with_prefix(each, None) for each in job_ids])
+        return {facts["id"]: facts for found in rows for facts in found}
+
     async def some_sites(self, caller: Caller, after: str) -> Facts:
         """Return the next sites by name, and whether there are more."""
         names = sorted(site.site.name for site in self.sites if caller.may_use(site.site.name))

@@ -176,6 +176,11 @@ class Watcher:
             from basestation_runner.watch import metrics  # noqa: PLC0415 - memory that few want to spend
 
             webs.append(Web(options.metrics, {metrics.PATH: metrics.page(report, self.jobs)}, log=self._log))
+        if options.http is not None:
+            from basestation_runner.watch import page  # noqa: PLC0415 - the same
+
+            status = page.page(report, is_private=options.http.is_private)
+            webs.append(Web(options.http, {"/": status}, log=self._log))
         return webs
 
     def _control(self, path: Path, looking_up: Errands, report: Report) -> Control:

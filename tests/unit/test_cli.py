@@ -258,6 +258,7 @@ def test_defaults_are_the_installed_paths(options_of: Callable[..., dict[str, ob
         "job_completions_log": None,
         "on_failure": None,
         "metrics": None,
+        "http": None,
         "debug": False,
     }
     assert options_of("basestation_runner.privexec.daemon", "--debug", "privexec") == {

@@ -222,6 +222,7 @@ class Bench:
         self.absent_patience = 600.0
         self.on_failure: Path | None = None
         self.metrics: Address | None = None
+        self.http: Address | None = None
         self.sites: dict[str, Site] = {}
         self.applications = dict(builtin_profiles().applications)
         self.host = Host()
@@ -266,6 +267,7 @@ class Bench:
             absent_patience=self.absent_patience,
             on_failure=self.on_failure,
             metrics=self.metrics,
+            http=self.http,
             job_completions_log=self.directory / "completions.log",
             debug=False,
         )
