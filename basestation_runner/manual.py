@@ -39,6 +39,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "cancel": (("runner cancel 3f2a 77b0", "End two jobs."),),
     "rerun": (("runner rerun 3f2a", "Run what that job ran once more."),),
+    "modify": (("runner modify --application reprocess 3f2a", "Have a job that waits run as another kind."),),
     "hold": (("runner hold seaglider", "Start nothing of that site."), ("runner hold --all", "Start nothing at all.")),
     "release": (("runner release seaglider", "Start its jobs again."),),
     "drain": (
@@ -78,7 +79,7 @@ STATUSES: Final[Mapping[str, Mapping[int, str]]] = {
     "validate-config": {0: "No fault; there may be warnings.", 1: "There are faults.", 75: "Something did not answer."},
     "applications": {0: "Done.", 1: "The files have a fault, or there is no such site."},
     "demo": {0: "All jobs were what they had to be.", 1: "Some were not."},
-    **dict.fromkeys(("jobs", "show", "logs", "cancel", "rerun", "hold", "release", "drain"), _OPERATING),
+    **dict.fromkeys(("jobs", "show", "logs", "cancel", "rerun", "modify", "hold", "release", "drain"), _OPERATING),
 }
 """What each command's exit status means; those that all have come besides."""
 

@@ -1,4 +1,4 @@
-"""`runner cancel`, `rerun`, `modify`, `hold`, `release`, `drain`, `reload`: what operators do to jobs and sites."""
+"""`runner cancel`, `rerun`, `modify`, `hold`, `release`, `drain`, `reload`: what is done to jobs and sites."""
 
 from __future__ import annotations
 
