@@ -17,6 +17,8 @@ LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock 
 CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
+# What jobs of some profiles need, for the tests of those: root can install it.
+TEST_PACKAGES := bubblewrap mpich openmpi-bin
 BINARY_VENV := build/binary/venv
 BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
@@ -56,6 +58,10 @@ $(STAMP): pyproject.toml requirements/build.lock requirements/dev.lock | system-
 .PHONY: demo
 demo: setup ## run a throw-away runner with three sites, for instance ARGS=--json
 	@$(BIN)/runner demo $(ARGS)
+
+ifeq ($(shell id -u),0)
+test: APT_PACKAGES += $(TEST_PACKAGES)
+endif
 
 .PHONY: test
 test: setup ## run the tests; as root also those that make accounts and drop privileges (ARGS for pytest)
