@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,6 @@ import pytest
 from basestation_runner.watch import failurehook
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.watch.conftest import Bench
 
 
@@ -104,13 +103,13 @@ def test_one_that_does_not_end_is_killed_with_what_it_started(
     bench: Bench, rundir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failurehook, "PATIENCE", 0.2)
-    program(
-        bench, f"sleep 3600 & echo $! > {bench.directory}/new; mv {bench.directory}/new {bench.directory}/pid; wait"
-    )
+    child = bench.directory / "child"
+    program(bench, f"sleep 3600 & echo $! > {child}.new; mv {child}.new {child}; wait")
     bench.start()
     fail(bench, rundir)
     bench.until(lambda: bench.events("on-failure program failed", reason="it has run for 0.2 s and is killed"))
     bench.until(lambda: bench.events("on-failure program failed", reason="it was killed by signal 9"))
+    bench.until(lambda: not Path("/proc", child.read_text().strip()).exists())
 
 
 @pytest.mark.parametrize(

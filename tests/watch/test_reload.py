@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from attrs import evolve
 from basestation_runner.config.model import Application
 from basestation_runner.errors import RunnerError
 from basestation_runner.watch import jobs, lockfile, reload
+from basestation_runner.watch.ledger import NewJob
 from basestation_runner.watch.rundir import Rundir
 
 if TYPE_CHECKING:
@@ -220,6 +222,35 @@ def test_jobs_whose_profile_is_gone_wait_and_go_on_when_it_is_back(
     bench.sites["alpha"] = evolve(bench.sites["alpha"], applications=("mine",))
     assert reloaded()["held"] == []
     bench.until(with_state(bench, "2.run", "running"))
+
+
+def test_a_job_that_is_not_committed_yet_follows_the_new_configuration(bench: Bench) -> None:
+    bench.site("alpha")
+    watcher = bench.start()
+    new = NewJob(
+        job_id="5",
+        site="alpha",
+        application="base",
+        script="Base.py",
+        home="/home/sg123",
+        mission_dir="/home/sg123/mission1",
+        log_file="/home/sg123/mission1/job.log",
+        args=(),
+        submitter=0,
+        request="1.run",
+        additions={},
+    )
+    bench.sites.clear()
+    config = bench.config
+
+    async def accept_and_reload() -> None:
+        watcher.jobs.rerun(new)
+        await watcher._use(config)
+
+    bench.helper.kill()  # else the commit would start it
+    bench.until(lambda: bench.events("helper not reachable"))
+    asyncio.run_coroutine_threadsafe(accept_and_reload(), bench.loop).result(20)
+    assert watcher.jobs.held == {"site alpha is not configured": 1}
 
 
 def test_one_queue_for_a_site_counts_for_what_runs_already(
