@@ -11,6 +11,7 @@ import pytest
 
 from basestation_runner.sandbox.installation import HELPER, WATCHER
 from tests.host.helper_client import DEADLINE, Client, Gate, Station, launcher
+from tests.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +87,7 @@ def test_a_helper_whose_log_was_rotated_goes_on_in_the_new_file(station: Station
         station.client.hello()
         assert time.monotonic() < deadline
     station.run(order)
+    until(lambda: "job ended" in log.read_text(), "the end to be logged")  # which is told first
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines if line.get("job_id") == order["job_id"]] == ["job started", "job ended"]
     assert "helper ready" in (directory / "helper.log.1").read_text()
