@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -370,11 +371,9 @@ def _special_files(folder: str, names: list[str]) -> set[str]:
 
 def _descendants(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
-        for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                children = [int(word) for word in listing.read_text().split()]
-            except OSError:
-                continue
+        with suppress(OSError):  # it has ended meanwhile
+            listings = list(Path(f"/proc/{pid}/task").glob("*/children"))
+            children = [int(word) for listing in listings for word in listing.read_text().split()]
             yield from children
             yield from _descendants(children)
 

@@ -30,7 +30,8 @@ def note(event, arguments):
         with open({path!r}, "a") as file:
             file.write(event + " " + str(arguments[0]) + "\\n")
     busy.clear()
-sys.addaudithook(note)
+if sys.argv[1] == 'fork-server':  # the helper's other child parses the configuration
+    sys.addaudithook(note)
 """
 
 
