@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from basestation_runner.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+_PLACES: Final = frozenset({"span", "same", "order"})
+_UNUSED: Final = ", of no use on one host"
 
 
 def lines(values: Mapping[str, str | None]) -> Iterator[str]:
@@ -23,7 +26,7 @@ def effective(values: Mapping[str, Any]) -> dict[str, str]:
     """Given what a job is run with as plain data, return each value as a text that says whether the profile, the site
     or the job says so.
     """
-    return {name.replace("_", " "): _text(value) for name, value in values.items()}
+    return {name.replace("_", " "): _text(value) + _UNUSED * (name in _PLACES) for name, value in values.items()}
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -45,7 +45,7 @@ body{background:var(--b);color:var(--f);font:15px/1.45 system-ui,sans-serif;marg
 h1{font-size:1.3rem;margin:0}h2{font-size:1.05rem;margin:1.5rem 0 .4rem}p{margin:.2rem 0;overflow-wrap:anywhere}
 div.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--l);vertical-align:top}
-th{color:var(--m);font-weight:600}td{overflow-wrap:anywhere}pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0}
+th{color:var(--m);font-weight:600}td:last-child{overflow-wrap:anywhere;min-width:13rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0}
 .m{color:var(--m)}.succeeded,.watching,.ok{color:var(--ok);fill:var(--ok)}
 .failed,.lost,.refused,.timed_out,.out_of_memory,.pending,.bad{color:var(--bad);fill:var(--bad)}
 .running{color:var(--run);fill:var(--run)}.cancelled,.starting,.held{color:var(--odd);fill:var(--odd)}
