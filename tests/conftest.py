@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.needs import need
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,11 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def privileged() -> None:
     """Skip or fail what cannot run here."""
-    if os.geteuid() == 0:
-        return
-    if "privileged" in os.environ.get("RUNNER_MUST_RUN", "").split(","):
-        pytest.fail("needs root, and RUNNER_MUST_RUN forbids to skip it")
-    pytest.skip("needs root")
+    need(os.geteuid() == 0, "root")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 
 from basestation_runner.privexec.launch import LAUNCHERS
 from tests.host.helper_client import Station
+from tests.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,7 @@ def station(installation: Installation) -> Iterator[Station]:
 @pytest.fixture(params=list(LAUNCHERS))
 def launcher(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
-    if not Path(LAUNCHERS[name][0]).exists():
-        pytest.skip(f"{LAUNCHERS[name][0]} is not installed")
+    need(Path(LAUNCHERS[name][0]).exists(), LAUNCHERS[name][0])
     return name
 
 

@@ -11,6 +11,7 @@ import pytest
 from basestation_runner import tools
 from basestation_runner.privexec import support
 from tests.host.helper_client import Station, launcher
+from tests.needs import need
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from basestation_runner.sandbox.installation import Site
     from tests.host.helper_client import Message
 
-pytestmark = pytest.mark.skipif(not Path(tools.BWRAP).exists(), reason="bubblewrap is not installed")
+
+@pytest.fixture(autouse=True)
+def bubblewrap() -> None:
+    need(Path(tools.BWRAP).exists(), "bubblewrap")
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ def test_the_host_has_no_python(host: Host) -> None:
 
 
 def test_installing_enables_and_starts_nothing(host: Host) -> None:
-    assert set(host.check("cat /root/enabled").split()) == {"disabled"}
-    assert set(host.check("cat /root/active").split()) == {"inactive"}
+    assert set(host.check("cat /var/tmp/enabled").split()) == {"disabled"}
+    assert set(host.check("cat /var/tmp/active").split()) == {"inactive"}
 
 
 def test_the_version_says_what_the_program_was_made_of(host: Host) -> None:
@@ -83,9 +83,9 @@ def test_an_upgrade_restarts_both_daemons_and_no_job_notices(host: Host) -> None
     job = host.start("alpha", "wait")
     before = {unit: host.main_pid(unit) for unit in (HELPER, WATCHER)}
     host.check("""
-        dpkg-deb -R /in/package.deb /root/newer
-        sed -i 's/^Version: .*/&+1/' /root/newer/DEBIAN/control
-        dpkg-deb --root-owner-group -Zgzip -z1 --build /root/newer /root/newer.deb && dpkg -i /root/newer.deb
+        dpkg-deb -R /in/package.deb /var/tmp/newer
+        sed -i 's/^Version: .*/&+1/' /var/tmp/newer/DEBIAN/control
+        dpkg-deb --root-owner-group -Zgzip -z1 --build /var/tmp/newer /var/tmp/newer.deb && dpkg -i /var/tmp/newer.deb
     """)
     assert host.check("dpkg-query -W -f '${Version}' basestation-runner").endswith("+1")
     for unit, pid in before.items():

@@ -1,8 +1,8 @@
 # Installs the package, and makes two sites: alpha with tight limits, and beta, whose rundir is in /home.
 set -eu
 dpkg -i /in/package.deb
-systemctl is-enabled baserunner-exec baserunner-watch >/root/enabled || true
-systemctl is-active baserunner-exec baserunner-watch >/root/active || true
+systemctl is-enabled baserunner-exec baserunner-watch >/var/tmp/enabled || true
+systemctl is-active baserunner-exec baserunner-watch >/var/tmp/active || true
 
 mkdir -p /opt/scripts
 cp /in/job.sh /opt/scripts/Base.py
