@@ -5,6 +5,7 @@ That is by start time and boot, with a pidfd to wait for its end.
 
 import errno
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,6 +22,13 @@ def occupy_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """Close every descriptor of this process but these."""
+    ordered = sorted(kept)
+    for below, above in zip(ordered, [*ordered[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(below + 1, above)
 
 
 def boot_id() -> str:

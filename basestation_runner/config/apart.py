@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from basestation_runner import errors, program, trust
+from basestation_runner import errors, processes, program, trust
 from basestation_runner.config.model import Config
 from basestation_runner.errors import RunnerError, TemporaryError
 
@@ -101,8 +101,7 @@ def _be_forked(writer: int, work: Callable[[Any], object], task: object) -> NoRe
     status = errors.EXIT_INTERNAL
     try:
         signal.set_wakeup_fd(-1)
-        os.closerange(_STDERR + 1, writer)
-        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
+        processes.close_all_but({_STDIN, _STDOUT, _STDERR, writer})
         for kind in (prctl.cap_inheritable, prctl.cap_effective, prctl.cap_permitted):
             kind.limit()
         status = _work(work, task, writer, must_be_trusted=True)

@@ -13,11 +13,10 @@ from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 from cgroupspy.nodes import Node
 
-from basestation_runner.privexec.leaf import limits_warning
+from basestation_runner.privexec.leaf import CPU_PERIOD_US, cpu_max, limits_warning
 
 _MOUNT: Final = "/sys/fs/cgroup"
 _JOBS: Final = "jobs"
-_PERIOD_US: Final = 100_000
 _CONTROLLERS: Final = ("cpu", "memory", "pids")
 
 
@@ -122,11 +121,11 @@ class Cgroups:
         warnings += _enable(path)
         quota = site.cpu_quota_pct
         limits = (
-            ("cpu_max", None if quota is None else f"{quota * _PERIOD_US // 100} {_PERIOD_US}"),
+            ("cpu_max", None if quota is None else cpu_max(quota)),
             ("cpu_weight", site.cpu_weight),
             ("pids_max", site.tasks_max),
         )
-        for name, unlimited in (("cpu_max", f"max {_PERIOD_US}"), ("cpu_weight", "100")):
+        for name, unlimited in (("cpu_max", f"max {CPU_PERIOD_US}"), ("cpu_weight", "100")):
             # The cgroup may be from a time when the configuration set a limit.
             if dict(limits)[name] is None and os.path.exists(f"{path}/{name.replace('_', '.')}"):
                 warnings += _set(group, ((name, unlimited),))

@@ -3,7 +3,6 @@
 What the child does itself is in job.py.
 """
 
-import array
 import json
 import os
 import socket
@@ -12,7 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from basestation_runner import nss
+from basestation_runner import nss, processes
 from basestation_runner.errors import printable
 from basestation_runner.privexec import job
 from basestation_runner.privexec.ending import Ending
@@ -102,7 +101,7 @@ class Child:
     def _hear(self) -> bool:
         """Take one message; return False at the end."""
         try:
-            data, descriptors = receive(self.socket)
+            data, descriptors = receive(self.socket, _MESSAGE_BYTES, 1)
         except ConnectionResetError:  # it was killed with our word unread; what it has said before still follows
             return True
         if not data:
@@ -138,7 +137,7 @@ def fork(cache_dir: str, *, close: Iterable[int] | None = None) -> Child:
     pid = os.fork()
     if pid == 0:
         if close is None:
-            close_all_but({0, 1, 2, theirs.fileno()})
+            processes.close_all_but({0, 1, 2, theirs.fileno()})
         else:
             for descriptor in (ours.fileno(), *close):
                 os.close(descriptor)
@@ -147,22 +146,12 @@ def fork(cache_dir: str, *, close: Iterable[int] | None = None) -> Child:
     return Child(pid, ours)
 
 
-def close_all_but(kept: Collection[int]) -> None:
-    """Close every descriptor of this process but these."""
-    ordered = sorted(kept)
-    for below, above in zip(ordered, [*ordered[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
-        os.closerange(below + 1, above)
-
-
-def receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Take one message and the descriptors that come with it."""
-    data, ancillary, _, _ = channel.recvmsg(_MESSAGE_BYTES, socket.CMSG_LEN(array.array("i").itemsize))
-    descriptors = array.array("i")
-    for _, _, content in ancillary:
-        descriptors.frombytes(content)
+def receive(channel: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Take one message of at most so many bytes, and the descriptors that come with it, closed by any execve."""
+    data, descriptors, _, _ = socket.recv_fds(channel, size, most)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return data, list(descriptors)
+    return data, descriptors
 
 
 def clock(when: float) -> str:

@@ -20,6 +20,7 @@ from basestation_runner import errors, nss, processes, proctitle, trust
 from basestation_runner.privexec import keeper
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
+from basestation_runner.privexec.child import receive
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.keeper import Post
 
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
         return status
     with socket.socket(fileno=int(arguments[0])) as link:
         link.set_inheritable(False)
-        told, descriptors = _receive(link, _MOST_SETTINGS, _PASSED_WITH_SETTINGS)
+        told, descriptors = receive(link, _MOST_SETTINGS, _PASSED_WITH_SETTINGS)
         if told:
             post = _post(told, descriptors, changes=changes)
             woken = _hear_children()
@@ -156,7 +157,7 @@ class _Server:
 
     def _take(self) -> bool:
         """Hand the helper's next job to a keeper; return False when there is no helper any more."""
-        data, descriptors = _receive(self._helper, NUMBER.size, keeper.PASSED_WITH_ORDER)
+        data, descriptors = receive(self._helper, NUMBER.size, keeper.PASSED_WITH_ORDER)
         if not data:
             return False
         (number,) = NUMBER.unpack(data)
@@ -225,10 +226,3 @@ class _Server:
         if known.number is not None:
             self._helper.send(WORD.pack(known.number, 0, status))
             known.number = None
-
-
-def _receive(link: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    data, descriptors, _, _ = socket.recv_fds(link, size, most)
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return data, descriptors

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from basestation_runner import execgroups, processes, proctitle, protocol
 from basestation_runner.privexec import accounts, ending, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
-from basestation_runner.privexec.child import Child, clock, close_all_but, fork
+from basestation_runner.privexec.child import Child, clock, fork, receive
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, SLOW, Ending
 from basestation_runner.privexec.identity import Identity
@@ -80,14 +80,12 @@ def main(link: socket.socket, post: Post) -> NoReturn:
         spare = _fork_spare(link, post)
         _rehearse()
         while True:
-            _, descriptors, _, _ = socket.recv_fds(link, _MOST_NUMBER, PASSED_WITH_ORDER)
+            _, descriptors = receive(link, _MOST_NUMBER, PASSED_WITH_ORDER)
             if not descriptors:
                 break  # there is no fork server any more, or it has enough keepers
-            for descriptor in descriptors:
-                os.set_inheritable(descriptor, False)
             order, report = descriptors
             if keep(order, post, report, spare):
-                break  # a child that was to signal may be left
+                break  # what an unruly job was ended in is not used for another one
             post.claims.release()
             os.close(order)
             os.close(report)
@@ -148,7 +146,7 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    close_all_but({0, 1, 2, link.fileno(), *post.claims.descriptors})
+    processes.close_all_but({0, 1, 2, link.fileno(), *post.claims.descriptors})
 
 
 def _fork_spare(link: socket.socket, post: Post) -> Child:

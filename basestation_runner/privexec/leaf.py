@@ -12,7 +12,9 @@ LIMITS: Final = "limits are not applied"
 """How each warning of this begins."""
 
 _MIB: Final = 1 << 20
-_PERIOD_US: Final = 100_000
+CPU_PERIOD_US: Final = 100_000
+"""The period of cpu.max, in which its quota is given."""
+
 _FILES: Final = {"memory": "memory.max", "cpu": "cpu.max", "tasks": "pids.max"}
 
 
@@ -48,7 +50,7 @@ class Leaf(NamedTuple):
         left = []
         for name, limit in limits.items():
             try:
-                self._write(_FILES[name], f"{limit * _PERIOD_US // 100} {_PERIOD_US}" if name == "cpu" else str(limit))
+                self._write(_FILES[name], cpu_max(limit) if name == "cpu" else str(limit))
             except OSError:
                 left.append(name)
         return left
@@ -63,12 +65,6 @@ class Leaf(NamedTuple):
         with suppress(OSError, ValueError, KeyError):
             return int(dict(line.split() for line in self._read("memory.events").splitlines())["oom_kill"]) > 0
         return False
-
-    def pids(self) -> list[int]:
-        """Return the processes in it, as far as they are known."""
-        with suppress(OSError, ValueError):
-            return [pid for pid in map(int, self._read("cgroup.procs").split()) if pid > 0]
-        return []
 
     def memory_peak(self) -> int | None:
         """Return the most memory in bytes that the job's processes had together, None where that is not known."""
@@ -106,6 +102,11 @@ class Leaf(NamedTuple):
             raise FileNotFoundError
         with open(f"{self.path}/{file}", "w", encoding="ascii") as target:
             target.write(text)
+
+
+def cpu_max(percent: int) -> str:
+    """Return what cpu.max is set to for so many per cent of one processor."""
+    return f"{percent * CPU_PERIOD_US // 100} {CPU_PERIOD_US}"
 
 
 def limits_warning(faults: list[str]) -> str:
