@@ -463,9 +463,9 @@ def test_the_kept_end_of_a_log_begins_with_the_jobs_first_words_however_slow_its
     station.daemon.stop()
     slow = """
 import os
-from basestation_runner.privexec import child
-def receive(channel, real=child.receive):
-    data, descriptors = real(channel)
+from basestation_runner.privexec import child, forkserver  # which takes the true one
+def receive(*arguments, real=child.receive):
+    data, descriptors = real(*arguments)
     while descriptors and not os.fstat(descriptors[0]).st_size:
         pass
     return data, descriptors
