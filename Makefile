@@ -13,6 +13,11 @@ FUZZ_SECONDS ?= 60
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
 STAMP := $(VENV)/.installed
+# What becomes each job. Static: it is started once for each, and nothing on the host changes what it does.
+BECOME := basestation_runner/privexec/become/runner-become
+BECOME_SOURCES := $(wildcard basestation_runner/privexec/become/*.[ch])
+BECOME_FLAGS := -std=gnu11 -D_GNU_SOURCE -O2 -static -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+BECOME_WARNINGS := -Wall -Wextra -Wconversion -Werror
 LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock requirements/runtime.lock
 CHECKED := basestation_runner bench cmd tests
 # Debian packages for building the dependencies and running the tests.
@@ -30,7 +35,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: system-packages $(STAMP) ## install what is missing: Debian packages (as root) and the virtual environment
+setup: system-packages $(STAMP) $(BECOME) ## install what is missing: Debian packages (as root), virtual environment, C program
 
 .PHONY: system-packages
 system-packages:
@@ -54,6 +59,9 @@ $(STAMP): pyproject.toml requirements/build.lock requirements/dev.lock | system-
 	$(PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/dev.lock
 	$(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
+
+$(BECOME): $(BECOME_SOURCES) | system-packages
+	gcc $(BECOME_FLAGS) $(BECOME_WARNINGS) -o $@ $(filter %.c,$^)
 
 .PHONY: demo
 demo: setup ## run a throw-away runner with three sites, for instance ARGS=--json

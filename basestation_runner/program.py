@@ -29,6 +29,9 @@ COMPILED: Final = _COMPILER is not None
 EXECUTABLE: Final = os.readlink("/proc/self/exe") if COMPILED else sys.executable
 """The file that is executed to start this program."""
 
+BECOME: Final = os.path.join(os.path.dirname(__file__), "privexec", "become", "runner-become")
+"""The program that is started for each job, and becomes it."""
+
 
 def command(part: str, *arguments: str) -> list[str]:
     """Return the words that start a part of this program, the executable's path first."""

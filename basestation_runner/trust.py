@@ -107,7 +107,7 @@ def _absolute(path: str) -> str:
 
 
 def _program_files() -> set[str]:
-    files = {_absolute(program.EXECUTABLE)}
+    files = {_absolute(program.EXECUTABLE), _absolute(program.BECOME)}
     if program.COMPILED:  # what has not been loaded yet may be at any time
         for folder, folders, names in os.walk(os.path.dirname(program.EXECUTABLE)):
             files.update(os.path.join(folder, name) for name in (*folders, *names))

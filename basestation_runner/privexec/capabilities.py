@@ -51,8 +51,11 @@ def process_status() -> ProcessStatus:
     )
 
 
-def secure_helper() -> bool:
+def secure_helper(*, hands_on: bool = False) -> bool:
     """Make sure that this process may be the helper, and trim it. Return whether it can change identity.
+
+    With `hands_on` what it executes gets the capabilities too: a keeper executes nothing but its jobs' children, which
+    need them for the drop.
 
     With CAP_SETUID and CAP_SETGID it can; with no capability at all it is in single-account mode. Anything else, or
     root, raises RunnerError: a helper with more would hand more to whoever takes it over.
@@ -73,8 +76,8 @@ def secure_helper() -> bool:
             f"the helper holds a part of what it needs (effective capability mask {now.effective:#x})",
             hint="give it both: AmbientCapabilities=CAP_SETUID CAP_SETGID",
         )
-    # Nothing that the helper or a keeper might ever execute needs them, so nothing may inherit them.
-    prctl.cap_inheritable.limit()
+    if not hands_on:
+        prctl.cap_inheritable.limit()  # nothing that the helper might ever execute needs them: the ambient set falls too
     # Its memory holds every site's environment; another process of its account must not read or trace it.
     prctl.set_dumpable(0)
     return bool(now.held)

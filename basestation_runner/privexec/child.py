@@ -1,24 +1,37 @@
-"""A child of a keeper that becomes the job or one of its steps, from the keeper's side: forked, told, heard.
+"""A child of a keeper that becomes the job or one of its steps, from the keeper's side: started, told, heard.
 
-What the child does itself is in job.py.
+The child is a program of its own (become/main.c): small, so that it costs little to start, and with nothing in its
+memory that a site should not have.
 """
 
-import json
+import errno
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from basestation_runner import nss, processes
-from basestation_runner.errors import printable
-from basestation_runner.privexec import job
+from basestation_runner import program
+from basestation_runner.errors import RunnerError, printable
+from basestation_runner.privexec import bwrap, job
 from basestation_runner.privexec.ending import Ending
 from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.job import Execution, Plan, Wish
+from basestation_runner.privexec.order import RefusedError
+
+_PASSING: Final = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.ETXTBSY}
+    | {errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT}
+)
+"""Errors that say something about this moment, not about the request."""
+
+_LINK: Final = 3
+"""The descriptor on which the child finds its end of the link."""
 
 _TAIL_BYTES: Final = 4096
-_MESSAGE_BYTES: Final = 1 << 16
+_MESSAGE_BYTES: Final = 1 << 17
+_IDENTITY: Final = "its identity could not be taken on"
 
 
 class Log(NamedTuple):
@@ -44,6 +57,13 @@ class Log(NamedTuple):
         return ""
 
 
+class Fault(NamedTuple):
+    """Why a child executes nothing; `passes`: a later attempt may succeed."""
+
+    reason: str
+    passes: bool
+
+
 class Child:
     """A child and what it has told so far."""
 
@@ -53,50 +73,98 @@ class Child:
         self.log: Log | None = None
         self.started_at = 0.0  # since when its program runs, by the wall clock, which may be stepped
         self.began = 0.0  # the same by the monotonic clock
-        self.outcome: dict[str, Any] | None = None
-        self._ending: Ending | None = None
+        self.fault: Fault | None = None
+        """What it has said of why it executes nothing."""
         self.warnings: list[str] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether nothing has kept it from executing its program so far."""
-        return self.outcome is not None and self.outcome["outcome"] == "ready"
-
-    @property
-    def why_not(self) -> str | None:
-        """What it has said of why it executes nothing; None if it has not said so."""
-        return None if self.outcome is None or self.is_ready else str(self.outcome["reason"])
+        self._ending: Ending | None = None
+        self._what = _IDENTITY
+        self._wishes: Sequence[Wish] = ()
+        self._found: Mapping[Wish, str] | None = None
+        self._is_executing = False
 
     @property
     def ending(self) -> Ending:
-        """How it is ended, once it has been ordered."""
+        """How it is ended, once it has been told whom to become."""
         assert self._ending is not None  # noqa: S101 - nothing else asks
         return self._ending
 
-    def order(
-        self, account: nss.Account, who: Identity, files: Collection[int], ending: Ending, step: int | None = None
-    ) -> None:
-        """Tell it what it becomes: a step of the job, or the job itself."""
+    @property
+    def has_executed(self) -> bool:
+        """Whether it was told to execute its program, and nothing has kept it from that as far as it has said."""
+        return self._is_executing and self.fault is None
+
+    def become(self, who: Identity, ending: Ending, log: Log | None = None) -> None:
+        """Have it drop to what it shall be; it then waits. `log` is where a step of the job writes to."""
         self._ending = ending
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has been killed: seen later, as the end of file
-            socket.send_fds(self.socket, [job.ordered(account, who, step)], files)
+        self._tell(["become", *who.words], [] if log is None else [log.descriptor])
 
-    def go(self) -> None:
-        """Let it go on."""
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already: seen later, as the end of file
-            self.socket.send(job.GO)
+    def open(self, plan: Plan) -> bool:
+        """Have it open what it needs; return whether it could. It is ended if that is wanted."""
+        found = self._fulfil(plan.opening())
+        if found is None:
+            return False
+        try:
+            plan.take(found)
+        except RefusedError as error:
+            self._forgo(error)
+        return self.fault is None
 
-    def await_ready(self) -> None:
-        """Take its messages until it waits to be let go on, or has ended; it is ended if that is wanted."""
-        self.ending.await_start(self.socket.fileno(), lambda: self._hear() and self.outcome is None)
-
-    def await_exec(self) -> None:
-        """Take its messages until its end of the socket closes: by execve, or because it ended before.
-
-        It is ended if that is wanted.
-        """
+    def execute(self, plan: Plan, who: Identity) -> None:
+        """Have it execute its program, and wait until that runs or the child has ended. It is ended if that is wanted."""
+        found = self._fulfil(plan.view())
+        if found is None:
+            return
+        try:
+            execution = plan.execution(found)
+            self._tell_to_execute(execution, who.address_space)
+        except RefusedError as error:
+            self._forgo(error)
+            return
+        self._what = job.shown(execution.what)
+        self._is_executing = True
         self.ending.await_start(self.socket.fileno(), self._hear)
         self.started_at, self.began = time.time(), time.monotonic()
+
+    def _forgo(self, error: RefusedError) -> None:
+        self.fault = Fault(str(error), passes=False)
+        self.socket.close()
+        self.ending.clear()  # its site may have stopped it
+
+    def _fulfil(self, wishes: Sequence[Wish]) -> Mapping[Wish, str] | None:
+        if not wishes:
+            return {}
+        self._wishes, self._found = wishes, None
+        self._tell(["open", *(word for wish in wishes for word in wish.words)])
+        self.ending.await_start(self.socket.fileno(), lambda: self._hear() and self._found is None)
+        return self._found
+
+    def _tell_to_execute(self, execution: Execution, address_space: int | None) -> None:
+        sandbox = execution.sandbox
+        places = [] if sandbox is None else sandbox.places
+        words = ["execute", "" if address_space is None else str(address_space)]
+        for several in (places, execution.argv, [f"{name}={text}" for name, text in execution.environment.items()]):
+            words += [str(len(several)), *map(str, several)]
+        if sandbox is None:
+            self._tell(words)
+            return
+        options = bwrap.options_file(sandbox)
+        try:
+            self._tell(words, [options])
+        finally:
+            os.close(options)
+
+    def _tell(self, words: Sequence[str], descriptors: Sequence[int] = ()) -> None:
+        """Say something to it. Raises RefusedError when a word cannot be said."""
+        if any("\0" in word for word in words):
+            raise RefusedError("it has a NUL in an argument or a variable")
+        data = b"".join(os.fsencode(word) + b"\0" for word in words)
+        file = os.memfd_create(words[0])
+        try:
+            os.pwrite(file, data, 0)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: seen later, as the end of file
+                socket.send_fds(self.socket, [b"."], [file, *descriptors])
+        finally:
+            os.close(file)
 
     def _hear(self) -> bool:
         """Take one message; return False at the end."""
@@ -106,14 +174,23 @@ class Child:
             return True
         if not data:
             return False
-        message = json.loads(data)
-        if descriptors:
-            self.log = Log(descriptors[0], message["readable"], message["start"])
-        elif "warnings" in message:
-            self.warnings += message["warnings"]
+        kind, *words = map(os.fsdecode, data[:-1].split(b"\0"))
+        if kind == "warning":
+            self.warnings += words
+        elif kind == "log":
+            readable, start = words
+            self.log = Log(descriptors[0], readable == "1", int(start))
+        elif kind == "found":
+            self._found = dict(zip(self._wishes, words, strict=True))
         else:
-            self.outcome = message
+            self.fault = self._fault(*words)
         return True
+
+    def _fault(self, number: str, kind: str, text: str) -> Fault:
+        what = self._what if number == "-1" else job.shown(self._wishes[int(number)].what)
+        if kind == "failed":
+            return Fault(f"{what}: {os.strerror(int(text))}", passes=int(text) in _PASSING)
+        return Fault(f"{what}: {text}", passes=kind == "busy")
 
     def close(self) -> None:
         """Close what this process has of it."""
@@ -131,18 +208,29 @@ class Child:
             os.waitpid(self.pid, 0)
 
 
-def fork(cache_dir: str, *, close: Iterable[int] | None = None) -> Child:
-    """Fork a child that waits for its order. It closes the descriptors `close`, or all but the standard ones."""
+def open_program() -> int:
+    """Return a descriptor of the child's program, as it is now: an upgrade may replace the file. Raises RunnerError."""
+    try:
+        return os.open(program.BECOME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        what = f"the program that becomes each job cannot be opened: {error.strerror}"
+        raise RunnerError(what, where=program.BECOME, hint="install the whole package; in a checkout: make setup") from error
+
+
+def spawn(become: int) -> Child:
+    """Start a child, of the program `become`, that waits to be told what it is. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        if close is None:
-            processes.close_all_but({0, 1, 2, theirs.fileno()})
-        else:
-            for descriptor in (ours.fileno(), *close):
-                os.close(descriptor)
-        job.run(theirs, cache_dir)
-    theirs.close()
+    with theirs:
+        try:
+            pid = os.posix_spawn(
+                f"/proc/self/fd/{become}",
+                ["runner-become"],
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), _LINK)],
+            )
+        except OSError:
+            ours.close()
+            raise
     return Child(pid, ours)
 
 

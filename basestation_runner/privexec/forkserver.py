@@ -20,7 +20,7 @@ from basestation_runner import errors, nss, processes, proctitle, trust
 from basestation_runner.privexec import keeper
 from basestation_runner.privexec.accounts import Caller
 from basestation_runner.privexec.capabilities import secure_helper
-from basestation_runner.privexec.child import receive
+from basestation_runner.privexec.child import open_program, receive
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.keeper import Post
 
@@ -56,10 +56,11 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the helper, with which this one ends
     try:
-        changes = secure_helper()
+        changes = secure_helper(hands_on=True)
         _load_name_service()
         if changes:
             trust.check_program()
+        become = open_program()
     except errors.RunnerError as error:
         lines, status = errors.report(error)
         sys.stderr.writelines(f"{line}\n" for line in lines)
@@ -75,7 +76,7 @@ def main(arguments: list[str]) -> int:
             gc.freeze()
             with suppress(BrokenPipeError, ConnectionResetError):  # the helper is gone
                 link.send(READY)
-                _Server(link, woken, post).serve()
+                _Server(link, woken, post, become).serve()
     return errors.EXIT_OK
 
 
@@ -130,7 +131,8 @@ class _Keeper:
 class _Server:
     """The keepers, and who of them does what."""
 
-    def __init__(self, helper: socket.socket, woken: int, post: Post) -> None:
+    def __init__(self, helper: socket.socket, woken: int, post: Post, become: int) -> None:
+        self._become = become
         self._helper = helper
         self._woken = woken
         self._post = post
@@ -189,7 +191,7 @@ class _Server:
                 ours.close()
                 raise
             if pid == 0:
-                keeper.main(theirs, self._post)
+                keeper.main(theirs, self._post, self._become)
         forked = _Keeper(pid, ours)
         self._by_pid[pid] = self._by_link[ours.fileno()] = forked
         self._poll.register(ours, select.POLLIN)

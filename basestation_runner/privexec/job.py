@@ -1,319 +1,304 @@
-"""The job's child: from the fork, through the privilege drop, to the execve of the program.
+"""What a job's child is to open and to execute, made from its order and from what the child has found. Pure.
 
-Runs in a process of its own, which the keeper forks before there is a job for it: what can be done then need not be
-waited for later. Everything that belongs to the site is opened after the drop, as
-the site; whatever then goes wrong is told to the keeper in words, never left to an exit code.
+The child (become/main.c) fulfils the wishes after the privilege drop, as the site, in their order; the first that it
+cannot fulfil ends it. What follows for command and environment is decided here, in the keeper.
 """
 
-import errno
-import json
 import os
 import shlex
-import socket
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, Protocol
 
-from basestation_runner import nss, trust
-from basestation_runner.errors import RunnerError
-from basestation_runner.paths import PathBusyError, PathRefusedError, Tree, lies_beneath, path_of
-from basestation_runner.privexec import bwrap, capabilities, identity, limits
-from basestation_runner.privexec.identity import DropError, Identity
+from basestation_runner import nss
+from basestation_runner.paths import PathRefusedError, join_jail, lies_beneath
+from basestation_runner.privexec import bwrap
 from basestation_runner.privexec.launch import launched
-from basestation_runner.privexec.order import PROFILE, NotNowError, Order, RefusedError, Sandbox
-
-GO: Final = b"g"
-"""The keeper's word that the claim is written. End of file instead of it means: run nothing."""
-
-_PASSING: Final = frozenset(
-    {errno.EAGAIN, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EBUSY, errno.ETXTBSY}
-    | {errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT}
-)
-"""Errors that say something about this moment, not about the request."""
+from basestation_runner.privexec.order import PROFILE, Order, RefusedError, Sandbox
 
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _LANG: Final = "C.UTF-8"
 _NO_HOME: Final = "/nonexistent"
-_MOST_BYTES: Final = 1 << 16
-_MOST_FILES: Final = 2
 _MOST_KEPT: Final = 8000
 """Characters of a command that are kept in its job's dispatch record."""
 _SHOWN: Final = 500
-"""Characters of a request that a reason or the audit trail repeats; messages to the keeper stay small."""
+"""Characters of a request that a reason or the audit trail repeats."""
+_YES: Final = "1"
 
 
-def run(keeper: socket.socket, cache_dir: str) -> NoReturn:
-    """Wait for an order, become its site, wait for the keeper's word, and execute the program. Never returns.
+class Wish(NamedTuple):
+    """Something for the child to do: what people call it, and the words of become/main.c for it."""
 
-    The order comes as a message that `ordered` makes, with the order's file and, for a step of the job, its log.
-    Messages to the keeper: {"warnings"}, {"readable", "start"} with the log's descriptor, {"outcome": "ready",
-    "command", "argv", "env"} just before execve, {"outcome": "refused" or "temporary", "reason"}. The socket closes at
-    execve, which is how the keeper learns of it. A job with steps before it is ready first, and waits for another word.
-    """
-    try:
-        identity.prepare()
-        _rehearse()
-        message, files, _, _ = socket.recv_fds(keeper, _MOST_BYTES, _MOST_FILES)
-        if files:  # else there is no keeper any more
-            _run(keeper, _taken(message, files, cache_dir))
-    except RefusedError as error:
-        _tell(keeper, outcome="refused", reason=str(error))
-    except NotNowError as error:
-        _tell(keeper, outcome="temporary", reason=str(error))
-    except DropError as error:
-        _tell(keeper, outcome="refused", reason=f"its identity could not be taken on: {error}")
-    except Exception as error:  # noqa: BLE001 - the end of a process: whatever it was, somebody must hear of it
-        passing = isinstance(error, OSError) and error.errno in _PASSING
-        reason = f"it could not be started: {type(error).__name__}: {error}"
-        _tell(keeper, outcome="temporary" if passing else "refused", reason=reason)
-    finally:
-        os._exit(1)
+    what: str
+    words: tuple[str, ...]
 
 
-class _Work(NamedTuple):
-    """What the keeper has told: whom to become for which order, and the step's number and log, None for the job's."""
-
-    order: Order
-    account: nss.Account
-    who: Identity
-    step: int | None
-    log: int | None
-    cache_dir: str
+Found = Mapping[Wish, str]
+"""What the child has said of each wish."""
 
 
-def _run(keeper: socket.socket, work: _Work) -> None:
-    try:
-        warnings = identity.drop(work.who)
-    finally:
-        # Also after a failure: ending with it unread would cost the keeper the message that says what failed.
-        go = keeper.recv(1)
-    if go == GO:
-        _tell(keeper, warnings=warnings)
-        if work.step is None:
-            _execute(keeper, work)
-        else:
-            _execute_step(keeper, work, work.step)
+class Execution(NamedTuple):
+    """What the child becomes: what people call it, its command, its environment, and how it is shut in, if it is."""
+
+    what: str
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    sandbox: bwrap.Enclosure | None = None
 
 
-def ordered(account: nss.Account, who: Identity, step: int | None = None) -> bytes:
-    """Return the message that makes a waiting child become `who`, for the job or one of its steps."""
-    return json.dumps({"account": account, "who": who, "step": step}).encode()
+class Plan(Protocol):
+    """How a child gets from its drop to its program."""
+
+    def opening(self) -> Sequence[Wish]:
+        """Return what it must open and see first."""
+
+    def take(self, found: Found) -> None:
+        """Learn what came of that."""
+
+    def view(self) -> Sequence[Wish]:
+        """Return what it must open just before its program runs: what a sandbox shows."""
+
+    def execution(self, found: Found) -> Execution:
+        """Return what it executes, given what came of `view`. Raises RefusedError."""
 
 
-def _taken(message: bytes, files: list[int], cache_dir: str) -> _Work:
-    told = json.loads(message)
-    file, *log = files
-    order = Order.from_bytes(os.pread(file, os.fstat(file).st_size, 0))
-    os.close(file)
-    for descriptor in log:
-        os.set_inheritable(descriptor, False)
-    uid, groups, *others = told["who"]
-    who = Identity(uid, tuple(groups), *others)
-    return _Work(order, nss.Account(*told["account"]), who, told["step"], log[0] if log else None, cache_dir)
+class JobPlan:
+    """The job itself."""
+
+    def __init__(self, order: Order, account: nss.Account, gid: int, cache_dir: str) -> None:
+        """`gid` is the effective one, and the group of a log that is made."""
+        self._order = order
+        self._home = _Home(account, cache_dir)
+        self._gid = gid
+        self._argv: Sequence[str] = ()
+        self._environment: Mapping[str, str] = {}
+        self.warnings: list[str] = []
+        """What the site should hear of."""
+
+    def opening(self) -> Sequence[Wish]:
+        """Return what must be there, so that what is missing is not an exit code; the log before all that can fail."""
+        order = self._order
+        # Whoever reads a reason on the host must not look for the path there.
+        inside = f" inside the jail {order.site.jail_root}" if order.jailed else ""
+        return [
+            Wish("the site's tree", ("tree", *_tree(order))),
+            Wish(f"the log {order.log_file}{inside}", ("log", order.log_file, str(self._gid))),
+            Wish(f"the mission directory {order.mission_dir}{inside}", ("enter", order.mission_dir)),
+            Wish(f"the home directory {order.home}{inside}", ("directory", order.home)),
+            *_program(order),
+            *(_translation(word) for word in self._places()),
+            *self._home.wishes,
+        ]
+
+    def take(self, found: Found) -> None:
+        """Make command and environment of what was found."""
+        order = self._order
+        self._argv = [*order.program, *self._translated(found), *order.appended_args]
+        self._environment, self.warnings = _environment(order, self._home, found)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the audit trail and the dispatch record say of it."""
+        return {
+            "command": shown(shlex.join(self._argv)),
+            "argv": _some(self._argv),
+            "env": sorted(self._environment),
+        }
+
+    def view(self) -> Sequence[Wish]:
+        """Return what its sandbox shows, if it has one."""
+        return [] if self._order.sandbox is None else _view(self._order, self._order.sandbox)
+
+    def execution(self, found: Found) -> Execution:
+        """Return the job's command, in its launcher and its sandbox. Raises RefusedError."""
+        order = self._order
+        argv, environment = self._argv, self._environment
+        what = f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"
+        if order.launcher is not None:
+            argv, environment = launched(order.launcher, order.tasks, argv, environment, order.added_env)
+            what = f"the launcher {argv[0]}"
+        if order.sandbox is not None:
+            return _enclosed(order, order.sandbox, found, argv, environment)
+        return Execution(what, argv, environment)
+
+    def _places(self) -> Iterator[str]:
+        """Yield the request's own arguments that name a place in the mission or home directory.
+
+        Compared by components, and only arguments: a mission directory equal to the interpreter's changes nothing else.
+        """
+        order = self._order
+        if order.jailed:
+            for word in order.own_args:
+                if lies_beneath(word, order.mission_dir) or lies_beneath(word, order.home):
+                    yield word
+
+    def _translated(self, found: Found) -> Iterator[str]:
+        for word in self._order.own_args:
+            wish = _translation(word)
+            yield _on_host(self._order, wish, found) if wish in found else word
 
 
-def _rehearse() -> None:
-    """Go through what every job needs, on what is root's alone: memory that is touched now costs no time later."""
-    capabilities.process_status()
-    with Tree(("/",), jailed=True) as tree:
-        os.close(tree.open_directory("/"))
-        tree.host_path("/")
+class StepPlan:
+    """A step of a job: the profile's own, or one that the job has added."""
 
+    def __init__(self, order: Order, account: nss.Account, number: int, cache_dir: str) -> None:
+        """`number` is the step's place in `order.steps`."""
+        self._order = order
+        self._step = order.steps[number]
+        self._what = order.step_title(number)
+        self._home = _Home(account, cache_dir)
+        self._is_outer = self._step.origin == PROFILE
+        self._environment: Mapping[str, str] = {}
 
-def _tree(order: Order) -> Tree:
-    site = order.site
-    with _about("the site's tree"):
-        return Tree((site.jail_root,) if order.jailed and site.jail_root else site.roots, jailed=order.jailed)
+    def opening(self) -> Sequence[Wish]:
+        """Return what must be there. It runs in "/" when the job has done away with its mission directory."""
+        program = self._step.argv[0]
+        checks = [Wish(self._what, ("program", program))]
+        if self._is_outer:
+            checks.append(Wish(self._what, ("roots", program)))
+        return [self._entry, *checks, *self._home.wishes]
 
-
-def _execute(keeper: socket.socket, work: _Work) -> None:
-    order, account, who, *_ = work
-    site = order.site
-    tree = _tree(order)
-    # Whoever reads a reason on the host must not look for the path there.
-    inside = f" inside the jail {site.jail_root}" if order.jailed else ""
-    # First, so that every later reason can be written where the request's owner looks for it.
-    with _about(f"the log {order.log_file}{inside}"):
-        log, readable = tree.open_log(order.log_file, who.groups[0])
-    opened = {"readable": readable, "start": os.fstat(log).st_size}
-    socket.send_fds(keeper, [json.dumps(opened).encode()], [log])
-    with _about(f"the mission directory {order.mission_dir}{inside}"):
-        mission = tree.open_directory(order.mission_dir)
-        os.fchdir(mission)
-    with _about(f"the home directory {order.home}{inside}"):
-        os.close(tree.open_directory(order.home))
-    argv: Sequence[str] = [*_program(order), *_translated(order, tree), *order.appended_args]
-    environment, warnings = _environment(order, account, work.cache_dir)
-    _tell(keeper, warnings=warnings)
-    _tell(keeper, outcome="ready", command=_cut(shlex.join(argv)), argv=_some(argv), env=sorted(environment))
-    if order.before and keeper.recv(1) != GO:
-        return
-    what = f"the {'interpreter' if len(order.program) > 1 else 'command'} {argv[0]}"
-    if order.launcher is not None:
-        argv, environment = launched(order.launcher, order.tasks, argv, environment, order.added_env)
-        what = f"the launcher {argv[0]}"
-    if order.sandbox is not None:
-        argv, environment = _enclosed(order.sandbox, order, mission, argv, environment)
-        what = f"the sandbox {argv[0]}"
-    _become(what, argv, environment, log, who)
-
-
-def _enclosed(
-    sandbox: Sandbox, order: Order, mission: int, argv: Sequence[str], environment: Mapping[str, str]
-) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return command and environment that run the job, or a step of its own, in its sandbox."""
-    directory = _tree(order).host_path(order.mission_dir)
-    mounts = [bwrap.Place(path, os.dup(mission), writable=True) for path in {directory, path_of(mission)}]
-    for kind, places, writable in (("input", sandbox.inputs, False), ("output", sandbox.outputs, True)):
-        for path, prefix in places:
-            with _about(f"the {kind} {path}"):
-                mounts.append(bwrap.Place(path, bwrap.opened(path, prefix), writable))
-    interpreter, *scripts = order.program
-    needed = [interpreter, argv[0], *map(os.path.dirname, scripts)]
-    with _about("the sandbox"):
-        return bwrap.enclosed(argv, environment, bwrap.View(mounts, needed, sandbox.network, directory))
-
-
-def _execute_step(keeper: socket.socket, work: _Work, number: int) -> None:
-    order, account, who, _, log, cache_dir = work
-    step = order.steps[number]
-    mission = None
-    try:
-        mission = _tree(order).open_directory(order.mission_dir)
-        os.fchdir(mission)
-    except (RefusedError, NotNowError, PathRefusedError, PathBusyError, OSError):
-        # What has been begun is finished, whatever the job has done to its directories.
-        os.chdir("/")
-    what = order.step_title(number)
-    is_outer = step.origin == PROFILE
-    with _about(what):
-        _require(step.argv[0], os.X_OK)
-        if is_outer:
-            _require_roots_own(step.argv[0])
-    environment, _ = _environment(order, account, cache_dir, left_out=order.added_env if is_outer else ())
-    _tell(keeper, outcome="ready", command=_cut(shlex.join(step.argv)))
-    argv = step.argv
-    if order.sandbox is not None and not is_outer:
-        if mission is None:
+    def take(self, found: Found) -> None:
+        """Make its environment. Raises RefusedError when it needs a directory that is gone."""
+        if self._has_sandbox and found[self._entry] != _YES:
             raise RefusedError("the mission directory is gone")
-        argv, environment = _enclosed(order.sandbox, order, mission, argv, environment)
-    _become(what, argv, environment, os.open(os.devnull, os.O_WRONLY) if log is None else log, who)
+        left_out = self._order.added_env if self._is_outer else ()
+        self._environment, _ = _environment(self._order, self._home, found, left_out=left_out)
+
+    def view(self) -> Sequence[Wish]:
+        """Return what its sandbox shows: the job's own steps are shut in as the job is."""
+        sandbox = self._order.sandbox
+        return [] if sandbox is None or not self._has_sandbox else _view(self._order, sandbox)
+
+    def execution(self, found: Found) -> Execution:
+        """Return the step's command. Raises RefusedError."""
+        sandbox = self._order.sandbox
+        if sandbox is not None and self._has_sandbox:
+            return _enclosed(self._order, sandbox, found, self._step.argv, self._environment)
+        return Execution(self._what, self._step.argv, self._environment)
+
+    @property
+    def _has_sandbox(self) -> bool:
+        return self._order.sandbox is not None and not self._is_outer
+
+    @property
+    def _entry(self) -> Wish:
+        return Wish(self._what, ("try", *_tree(self._order), self._order.mission_dir))
 
 
-def _become(what: str, argv: Sequence[str], environment: Mapping[str, str], log: int, who: Identity) -> None:
-    """Execute a program with its output in the log. Raises RefusedError or NotNowError when that is not possible."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    limits.confine(who.address_space)
-    with _about(what):
-        os.execve(argv[0], [*argv], environment)  # noqa: S606 - the job itself, as an argument list
+class _Home:
+    """The places of an account that its environment names if they are its own."""
+
+    def __init__(self, account: nss.Account, cache_dir: str) -> None:
+        self.account = account
+        self.cache = f"{cache_dir}/{account.name}"
+        self._home_wish = Wish("the account's home", ("private", account.home))
+        self._cache_wish = Wish("the account's cache", ("cache", self.cache))
+        self.wishes = (self._home_wish, self._cache_wish)
+
+    def has_cache(self, found: Found) -> bool:
+        return found[self._cache_wish] == _YES
+
+    def directory(self, found: Found) -> str:
+        # Never the mission directory: programs read code and commands from their home (Python its user site), and
+        # whoever can write there would run them as the site before the listed script.
+        if found[self._home_wish] == _YES:
+            return self.account.home
+        return self.cache if self.has_cache(found) else _NO_HOME
 
 
-def _program(order: Order) -> Sequence[str]:
-    """Return interpreter and script once both are seen to be there, so that a missing one is not an exit code.
+def _tree(order: Order) -> tuple[str, ...]:
+    site = order.site
+    roots = [site.jail_root] if order.jailed and site.jail_root else [*dict.fromkeys(site.roots)]
+    return str(int(order.jailed)), str(len(roots)), *roots
 
-    Or the profile's command, which nobody but root may have written.
-    """
-    interpreter, *scripts = order.program
+
+def _program(order: Order) -> list[Wish]:
+    """Return wishes that see interpreter and script, or the profile's command, which root alone may have written."""
+    program, *scripts = order.program
     if not scripts:
-        with _about(f"the command {interpreter}"):
-            _require(interpreter, os.X_OK)
-            _require_roots_own(interpreter)
-        return order.program
-    (script,) = scripts
-    with _about(f"the interpreter {interpreter}"):
-        _require(interpreter, os.X_OK)
-    with _about(f"the script {script}"):
-        _require(script, os.R_OK)
-    return order.program
+        what = f"the command {program}"
+        return [Wish(what, ("program", program)), Wish(what, ("roots", program))]
+    return [
+        Wish(f"the interpreter {program}", ("program", program)),
+        *(Wish(f"the script {script}", ("script", script)) for script in scripts),
+    ]
 
 
-def _require(path: str, access: int) -> None:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise PathRefusedError("it is not a regular file")
-    if not os.access(path, access):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+def _translation(word: str) -> Wish:
+    return Wish(f"the argument {word}", ("translate", word))
 
 
-def _require_roots_own(path: str) -> None:
-    try:
-        trust.check_chain(path)
-    except RunnerError as error:
-        raise PathRefusedError(f"others than root could change {error.where}") from None
-
-
-def _translated(order: Order, tree: Tree) -> Iterator[str]:
-    """Return the request's own arguments, those that name a place in the mission or home directory as the host sees it.
-
-    Compared by components, and only arguments: a mission directory equal to the interpreter's changes nothing else.
-    """
-    for word in order.own_args:
-        if lies_beneath(word, order.mission_dir) or lies_beneath(word, order.home):
-            with _about(f"the argument {word}"):
-                yield tree.host_path(word)
-        else:
-            yield word
+def _on_host(order: Order, wish: Wish, found: Found) -> str:
+    """Return the host's path of what a "translate" names: where a link leads, or where it lies if none is in the way."""
+    (_, path), jail_root = wish.words, order.site.jail_root
+    return found[wish] or (join_jail(jail_root, path) if order.jailed and jail_root else path)
 
 
 def _environment(
-    order: Order, account: nss.Account, cache_dir: str, *, left_out: Sequence[str] = ()
+    order: Order, home: _Home, found: Found, *, left_out: Sequence[str] = ()
 ) -> tuple[Mapping[str, str], list[str]]:
-    """Return the job's whole environment, made from nothing, and warnings. Variables of `left_out` are not in it."""
-    cache = _cache(account, cache_dir)
-    warnings = []
-    if cache is None:
-        warnings.append(f"{cache_dir}/{account.name} is not {account.name}'s own: MPLCONFIGDIR stays unset")
-    homes = [home for home in (account.home, cache) if home is not None and _is_private(account, home)]
+    """Return the whole environment, made from nothing, and warnings. Variables of `left_out` are not in it."""
+    account, has_cache = home.account, home.has_cache(found)
+    warnings = [] if has_cache else [f"{home.cache} is not {account.name}'s own: MPLCONFIGDIR stays unset"]
     return {
         "PATH": _PATH,
-        # Never the mission directory: programs read code and commands from their home (Python its user site), and
-        # whoever can write there would run them as the site before the listed script.
-        "HOME": homes[0] if homes else _NO_HOME,
+        "HOME": home.directory(found),
         "USER": account.name,
         "LOGNAME": account.name,
         "SHELL": account.shell or "/bin/sh",
         "LANG": _LANG,
-        **({} if cache is None else {"MPLCONFIGDIR": f"{cache}/matplotlib"}),
+        **({"MPLCONFIGDIR": f"{home.cache}/matplotlib"} if has_cache else {}),
         **{name: value for name, value in order.env.items() if name not in left_out},
         "RUNNER_SITE": order.site.name,
         "RUNNER_JOB_ID": order.job_id,
     }, warnings
 
 
-def _cache(account: nss.Account, cache_dir: str) -> str | None:
-    """Return the account's own cache directory, made if need be; None if that is not its own."""
-    path = f"{cache_dir}/{account.name}"
-    with suppress(OSError):
-        os.mkdir(path, 0o700)
-    return path if _is_private(account, path) else None
+_HERE: Final = (Wish("the sandbox", ("here",)), Wish("the sandbox ", ("here",)))
+"""The mission directory, twice: a sandbox may show it at two paths."""
 
 
-def _is_private(account: nss.Account, path: str) -> bool:
-    """Tell whether a directory is the account's, and nobody else can write in it."""
-    with suppress(OSError):
-        facts = os.lstat(path)
-        others_write = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return stat.S_ISDIR(facts.st_mode) and facts.st_uid == account.uid and not others_write
-    return False
+def _view(order: Order, sandbox: Sandbox) -> list[Wish]:
+    return [*_HERE, _inside(order), *(wish for wish, _ in _inputs_and_outputs(sandbox))]
 
 
-@contextmanager
-def _about(what: str) -> Iterator[None]:
-    """Turn what can go wrong with a path into a reason that names it."""
+def _inside(order: Order) -> Wish:
+    return Wish("the sandbox", ("translate", order.mission_dir))
+
+
+def _inputs_and_outputs(sandbox: Sandbox) -> Iterator[tuple[Wish, bool]]:
+    """Yield each with whether it can be written."""
+    for kind, places, writable in (("input", sandbox.inputs, False), ("output", sandbox.outputs, True)):
+        for path, prefix in dict.fromkeys(map(tuple, places)):
+            yield Wish(f"the {kind} {path}", ("place", path, prefix)), writable
+
+
+def _enclosed(
+    order: Order, sandbox: Sandbox, found: Found, argv: Sequence[str], environment: Mapping[str, str]
+) -> Execution:
+    directory = _on_host(order, _inside(order), found)
+    mission, again = (_place(found[wish]) for wish in _HERE)
+    mounts = [bwrap.Place(mission.path, mission.descriptor, writable=True)]
+    if directory != mission.path:
+        mounts.append(bwrap.Place(directory, again.descriptor, writable=True))
+    for wish, writable in _inputs_and_outputs(sandbox):
+        mounts.append(bwrap.Place(wish.words[1], _place(found[wish]).descriptor, writable))
+    interpreter, *scripts = order.program
+    needed = [interpreter, argv[0], *map(os.path.dirname, scripts)]
     try:
-        yield
+        enclosure = bwrap.enclosed(argv, environment, bwrap.View(mounts, needed, sandbox.network, directory))
     except PathRefusedError as error:
-        raise RefusedError(f"{_cut(what)}: {error}") from error
-    except PathBusyError as error:
-        raise NotNowError(f"{_cut(what)}: {error}") from error
-    except OSError as error:
-        kind = NotNowError if error.errno in _PASSING else RefusedError
-        raise kind(f"{_cut(what)}: {error.strerror}") from error
+        raise RefusedError(f"the sandbox: {error}") from error
+    return Execution(f"the sandbox {enclosure.argv[0]}", enclosure.argv, enclosure.environment, enclosure)
 
 
-def _cut(text: str) -> str:
+def _place(told: str) -> bwrap.Place:
+    number, _, path = told.partition(":")
+    return bwrap.Place(path, int(number), writable=False)
+
+
+def shown(text: str) -> str:
+    """Return as much of a text as a reason or the audit trail repeats."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -327,7 +312,3 @@ def _some(argv: Sequence[str]) -> list[str]:
             return [*kept, "…"]
         kept.append(word)
     return kept
-
-
-def _tell(keeper: socket.socket, **message: Any) -> None:  # noqa: ANN401 - JSON
-    keeper.send(json.dumps(message).encode())

@@ -1,11 +1,11 @@
 """The keeper: one small process a job, child of the fork server, parent of the job. It outlives the helper.
 
 It decides the job's identity, claims the job, starts it, waits for its end and records it. It reads nothing but its
-order, and imports and opens no program file after the fork: an upgrade may be replacing them. A keeper whose job has
-ended may get another one: what it has in memory by then need not be made again.
+order, and imports and opens no program file after the fork, since an upgrade may be replacing them: the child's program
+has been opened before. A keeper whose job has ended may get another one: what it has in memory by then need not be made
+again.
 """
 
-import json
 import os
 import signal
 import socket
@@ -13,13 +13,14 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
-from basestation_runner import execgroups, processes, proctitle, protocol
+from basestation_runner import nss, processes, proctitle, protocol
 from basestation_runner.privexec import accounts, ending, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
-from basestation_runner.privexec.child import Child, clock, fork, receive
+from basestation_runner.privexec.child import Child, clock, receive, spawn
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, SLOW, Ending
 from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.job import JobPlan
 from basestation_runner.privexec.leaf import Leaf, limits_warning
 from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
 from basestation_runner.privexec.steps import NotRunError, Setting, Steps
@@ -39,24 +40,6 @@ PASSED_WITH_ORDER: Final = 2
 _TITLE: Final = "runner-keeper"
 """What ps shows of a keeper; of one that has a job with the site's name after it."""
 
-_SAMPLE: Final = Order(
-    job_id="0",
-    site=OrderedSite("", "", None, (), None, None, None),
-    application="",
-    timing_line=False,
-    home="/",
-    mission_dir="/",
-    log_file="/",
-    jailed=False,
-    script="",
-    program=("", ""),
-    own_args=(),
-    appended_args=(),
-    env={},
-    request=None,
-).to_bytes()
-"""An order as any other, for `_rehearse`."""
-
 _MOST_NUMBER: Final = 8
 
 
@@ -72,33 +55,35 @@ class Post(NamedTuple):
     cache_dir: str
 
 
-def main(link: socket.socket, post: Post) -> NoReturn:
-    """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns."""
+def main(link: socket.socket, post: Post, become: int) -> NoReturn:
+    """Keep the jobs that come on `link`, one after the other, in a fresh fork of the fork server. Never returns.
+
+    `become` is the open program of their children.
+    """
     try:
-        _settle_in(link, post)
+        _settle_in({link.fileno(), become, *post.claims.descriptors})
         proctitle.set_title(_TITLE)
-        spare = _fork_spare(link, post)
-        _rehearse()
+        # Started before there is a job for it: what it can do by then need not be waited for.
+        spare = spawn(become)
         while True:
             _, descriptors = receive(link, _MOST_NUMBER, PASSED_WITH_ORDER)
             if not descriptors:
                 break  # there is no fork server any more, or it has enough keepers
             order, report = descriptors
-            if keep(order, post, report, spare):
+            if keep(order, post, report, spare, become):
                 break  # what an unruly job was ended in is not used for another one
             post.claims.release()
             os.close(order)
             os.close(report)
             proctitle.set_title(_TITLE)
-            spare = _fork_spare(link, post)
-            _rehearse()
+            spare = spawn(become)
             link.send(DONE)
     finally:
         os._exit(0)  # a forked process must never return into the fork server's loop
 
 
-def keep(order: int, post: Post, report: int, child: Child) -> bool:
-    """Keep one job from look-up to exit record, with a child that was forked for it; tell whether it had to be ended.
+def keep(order: int, post: Post, report: int, child: Child, become: int) -> bool:
+    """Keep one job from look-up to exit record, with a child that waits for it; tell whether it had to be ended.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "account", "uid",
     "groups", "command", "argv", "env", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when
@@ -109,7 +94,7 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
         try:
-            steps = _start(order, wanted, post, report, child)
+            steps = _start(wanted, post, report, child, become)
         except (RefusedError, NotNowError, _ClaimedError):
             child.end()
             raise
@@ -134,7 +119,7 @@ def keep(order: int, post: Post, report: int, child: Child) -> bool:
     return False
 
 
-def _settle_in(link: socket.socket, post: Post) -> None:
+def _settle_in(kept: set[int]) -> None:
     """Let go of everything that is the fork server's, and hear what that alone has heard.
 
     What it ignores is ignored here too: signals that are meant for the helper.
@@ -146,23 +131,10 @@ def _settle_in(link: socket.socket, post: Post) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    processes.close_all_but({0, 1, 2, link.fileno(), *post.claims.descriptors})
+    processes.close_all_but({0, 1, 2} | kept)
 
 
-def _fork_spare(link: socket.socket, post: Post) -> Child:
-    """Fork the next job's child, before there is such a job."""
-    return fork(post.cache_dir, close=(link.fileno(), *post.claims.descriptors))
-
-
-def _rehearse() -> None:
-    """Go through some of what each job needs: a page costs time when it is first written after a fork, as now."""
-    order = Order.from_bytes(_SAMPLE)
-    execgroups.decide((0,), {0})
-    json.dumps(_mark(order, os.getpid()))
-    proctitle.set_title(_TITLE)
-
-
-def _start(file: int, order: Order, post: Post, report: int, child: Child) -> Steps | None:
+def _start(order: Order, post: Post, report: int, child: Child, become: int) -> Steps | None:
     """Start the job, once, after the steps before it; return its steps if it has any."""
     resolved = _resolve(order, post.caller)
     leaf = Leaf(order.cgroup)
@@ -180,22 +152,22 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> St
         address_space=address_space,
     )
     end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
-    child.order(resolved.account, who, [file], end)
+    child.become(who, end)
     steps = None
     if order.before or order.after:
         steps = Steps(
             Setting(
                 order=order,
-                file=file,
                 account=resolved.account,
                 who=who,
                 claims=post.claims,
                 cache_dir=post.cache_dir,
+                spawn=lambda: spawn(become),
                 mark=lambda running: _mark(order, running.pid),
                 report=lambda result: _report(report, outcome="step", **result),
             )
         )
-    ready = _release(order, post, child, steps)
+    plan = _release(order, resolved.account, who, post, child, steps)
     _report(
         report,
         outcome="started",
@@ -204,28 +176,27 @@ def _start(file: int, order: Order, post: Post, report: int, child: Child) -> St
         account=resolved.account.name,
         uid=who.uid,
         groups=who.groups,
-        command=ready["command"],
-        argv=ready["argv"],
-        env=ready["env"],
-        warnings=warnings + child.warnings,
+        warnings=warnings + child.warnings + plan.warnings,
+        **plan.told,
     )
     return steps
 
 
-def _release(order: Order, post: Post, child: Child, steps: Steps | None) -> dict[str, Any]:
-    """Claim the job and let its child go on, after the steps before it; return what that says of what it executes."""
+def _release(
+    order: Order, account: nss.Account, who: Identity, post: Post, child: Child, steps: Steps | None
+) -> JobPlan:
+    """Claim the job and let its child go on, after the steps before it; return what that executes."""
+    plan = JobPlan(order, account, who.groups[0], post.cache_dir)
     _claim(order, post, child)
-    child.go()
-    if steps is not None and order.before:
-        child.await_ready()
-        if not child.is_ready:
-            _give_up(order, post, child)
-        steps.begin(child)
-    else:
-        child.await_exec()
-    if child.outcome is None or not child.is_ready:
+    if not child.open(plan):
         _give_up(order, post, child)
-    return child.outcome
+    if steps is not None and order.before:
+        steps.begin(child, plan)
+    else:
+        child.execute(plan, who)
+    if not child.has_executed or child.ending.reason is not None:
+        _give_up(order, post, child)
+    return plan
 
 
 def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: NotRunError) -> bool:
@@ -364,18 +335,18 @@ def _give_up(order: Order, post: Post, child: Child) -> NoReturn:
     _, status = os.waitpid(child.pid, 0)
     post.claims.unclaim(order.job_id)
     Leaf(order.cgroup).remove()
-    reason = child.why_not
-    if reason is None:
+    fault = child.fault
+    if fault is None:
         if child.ending.reason == SLOW:
             raise NotNowError(f"it could not be started within {ending.START_SECONDS:g} s")
         if child.ending.reason == CANCELLED:
             raise NotNowError("it was cancelled while it was being started")
         raise NotNowError(f"its process ended before the program was started (wait status {status})")
-    if child.outcome is not None and child.outcome["outcome"] == "temporary":
-        raise NotNowError(reason)
+    if fault.passes:
+        raise NotNowError(fault.reason)
     if child.log:
-        child.log.write_line("ERROR", f"{order.called} was not started: {reason}")
-    raise RefusedError(reason)
+        child.log.write_line("ERROR", f"{order.called} was not started: {fault.reason}")
+    raise RefusedError(fault.reason)
 
 
 def _record(claims: Claims, job_id: str, record: dict[str, object], report: int) -> None:

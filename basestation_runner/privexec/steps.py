@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from basestation_runner import nss
-from basestation_runner.privexec import child
 from basestation_runner.privexec.child import Child, Log
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, SLOW, START_SECONDS, Ending
 from basestation_runner.privexec.identity import Identity
+from basestation_runner.privexec.job import JobPlan, StepPlan
 from basestation_runner.privexec.leaf import Leaf
 from basestation_runner.privexec.order import PROFILE, Order
 
@@ -39,11 +39,11 @@ class Setting(NamedTuple):
     """What all steps of one job have in common. `mark` makes the claim's content for the process that runs now."""
 
     order: Order
-    file: int
     account: nss.Account
     who: Identity
     claims: Claims
     cache_dir: str
+    spawn: Callable[[], Child]
     mark: Callable[[Child], dict[str, Any]]
     report: Callable[[dict[str, Any]], None]
 
@@ -59,7 +59,7 @@ class Steps:
         """Whether one of them had to be ended."""
         self._setting = setting
 
-    def begin(self, job: Child) -> None:
+    def begin(self, job: Child, plan: JobPlan) -> None:
         """Run the steps before the job, whose child waits, and start that. Raises NotRunError if it must not run."""
         order = self._setting.order
         for number in range(len(order.before)):
@@ -70,14 +70,14 @@ class Steps:
                 raise NotRunError(f"{order.step_title(number)} {failed}", self)
         self._require_wanted()
         self._note(job)
-        job.go()
-        job.await_exec()
+        job.execute(plan, self._setting.who)
         if job.ending.reason is not None:
             was_cancelled = job.ending.reason == CANCELLED
             reason = "it was cancelled when it was about to run" if was_cancelled else f"it {_TOO_SLOW}"
             raise NotRunError(reason, self, cancelled=was_cancelled)
-        if not job.is_ready:
-            raise NotRunError(job.why_not or "its process ended before the program was started", self)
+        if not job.has_executed:
+            reason = "its process ended before the program was started" if job.fault is None else job.fault.reason
+            raise NotRunError(reason, self)
 
     def after(self, log: Log | None, *, did_run: bool, cancelled: bool) -> None:
         """Run the steps after the job, or after what kept it from running: then the profile's alone."""
@@ -101,22 +101,22 @@ class Steps:
 
     def _run(self, number: int, log: Log | None, *, can_be_cancelled: bool) -> str | None:
         """Run one step to its end; return why it failed, or None."""
-        order, file, account, who, _, cache_dir, _, report = self._setting
-        with_log = [file] if log is None else [file, log.descriptor]
+        order, account, who, _, cache_dir, spawn, _, report = self._setting
+        plan = StepPlan(order, account, number, cache_dir)
         begun = time.monotonic()
         failed: str | None = None
         code: int | None = None
         try:
-            made = child.fork(cache_dir)
+            made = spawn()
         except OSError as error:
             failed = f"could not be started: {error.strerror}"
         else:
             ending = self._ending(made, can_be_cancelled=can_be_cancelled)
-            made.order(account, who, with_log, ending, number)
+            made.become(who, ending, log)
             self._note(made)
-            made.go()
-            made.await_exec()
-            ending.wait(made.began + STEP_SECONDS)
+            if made.open(plan):
+                made.execute(plan, who)
+            ending.wait(time.monotonic() + STEP_SECONDS)
             self.had_to_end = self.had_to_end or ending.reason is not None
             if ending.reason is not None or (order.clears and number >= len(order.before)):
                 ending.clear()
@@ -153,8 +153,9 @@ class Steps:
 def _failure(step: Child, ended_because: str | None, code: int) -> str | None:
     if ended_because == SLOW:
         return _TOO_SLOW
-    if not step.is_ready and ended_because is None:
-        return f"could not be started: {step.why_not or f'its process ended before ({code})'}"
+    if not step.has_executed and ended_because is None:
+        why = f"its process ended before ({code})" if step.fault is None else step.fault.reason
+        return f"could not be started: {why}"
     if ended_because == CANCELLED:
         return CANCELLED
     if ended_because is not None:

@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -44,10 +44,11 @@ def _unusable(program: str) -> str | None:
 def _try_out() -> str | None:
     """Run nothing in a sandbox; return why that is not possible, None if it is."""
     place = bwrap.Place("/mnt", os.open("/usr", os.O_PATH | os.O_CLOEXEC), writable=False)
+    tried = bwrap.enclosed(["/usr/bin/true"], _CLEAN, bwrap.View([place], (), network=False, directory="/"))
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _execute(writer, place)
+        _execute(writer, tried)
     os.close(writer)
     os.close(place.descriptor)
     said = _read(reader, pid)
@@ -58,16 +59,17 @@ def _try_out() -> str | None:
     return printable(said.decode(errors="replace").strip()) or f"{tools.BWRAP} ends with wait status {status}"
 
 
-def _execute(writer: int, place: bwrap.Place) -> NoReturn:
+def _execute(writer: int, tried: bwrap.Enclosure) -> NoReturn:
     """Become what a job is as far as that counts here, and execute it. Never returns."""
     try:
         prctl.cap_effective.limit()
         prctl.cap_permitted.limit()
         prctl.set_no_new_privs(1)
         os.dup2(writer, 2)
-        command: Sequence[str] = ["/usr/bin/true"]
-        command, environment = bwrap.enclosed(command, _CLEAN, bwrap.View([place], (), network=False, directory="/"))
-        os.execve(command[0], [*command], environment)  # noqa: S606 - an argument list of ours
+        for descriptor in tried.places:
+            os.set_inheritable(descriptor, True)
+        os.dup2(bwrap.options_file(tried), bwrap.OPTIONS)
+        os.execve(tried.argv[0], [*tried.argv], tried.environment)  # noqa: S606 - an argument list of ours
     finally:
         os._exit(1)
 

@@ -19,11 +19,13 @@ from typing import Final
 from attrs import frozen
 
 import basestation_runner
+from basestation_runner import program
 from basestation_runner.errors import RunnerError
 from basestation_runner.trust import check_chain
 
 _DISTRIBUTION: Final = "basestation-runner"
 _EXTRAS: Final = frozenset({"daemon"})
+_BECOME: Final = Path(program.BECOME).name
 _LAUNCHER: Final = """\
 #!{python} -IS
 import sys
@@ -72,7 +74,7 @@ def install(directory: Path) -> Program:
     for folder, _subfolders, files in os.walk(directory):
         Path(folder).chmod(0o755)
         for file in files:
-            Path(folder, file).chmod(0o644)
+            Path(folder, file).chmod(0o755 if file == _BECOME else 0o644)
     python = _interpreter()
     return Program((str(write_launcher(directory / "runner", python, lib)),), python)
 
