@@ -1,13 +1,12 @@
 """Where a request's paths lead on this host: never outside the site's tree, whatever links its people make.
 
-The pure rules stand first. `Tree` opens things and must run as the job, after the privilege drop: then a path that
-the site's account may not walk fails here exactly as it would in the job.
+The pure rules stand first. `Tree` opens logs to show them, as whoever asks; for jobs the same rules are in
+privexec/become/tree.c.
 """
 
 import errno
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from stat import S_ISDIR, S_ISLNK, S_ISREG, S_IWGRP, S_IWOTH
 from typing import Final, Self
 
@@ -15,8 +14,6 @@ from basestation_runner import syscalls
 
 _TRIES: Final = 64
 """How often a path is resolved again when renames get in the way, before the job is told to come back later."""
-
-_LOG_MODE: Final = 0o660  # glider accounts append to the log through the site's group
 
 
 class PathRefusedError(Exception):
@@ -63,34 +60,6 @@ class Tree:
         for descriptor in self._roots.values():
             os.close(descriptor)
 
-    def open_directory(self, path: str) -> int:
-        """Return a descriptor of the directory at `path`. Raises PathRefusedError, PathBusyError or OSError."""
-        return self._open(path, os.O_PATH | os.O_DIRECTORY)
-
-    def open_place(self, path: str) -> int:
-        """Return an O_PATH descriptor of whatever is at `path`. Raises PathRefusedError, PathBusyError or OSError."""
-        return self._open(path, os.O_PATH)
-
-    def open_log(self, path: str, gid: int) -> tuple[int, bool]:
-        """Open the log at `path` to append to it, made with group `gid` if it did not exist.
-
-        Returns the descriptor and whether it can be read too. Raises PathRefusedError for anything that is not a
-        regular file, PathBusyError or OSError.
-        """
-        # O_NONBLOCK: a FIFO or a lease must not make this wait; it is taken back once the file is known to be one.
-        flags = os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-        readable = True
-        try:
-            log = self._open_or_make(path, flags | os.O_RDWR, gid)
-        except PermissionError:  # a log that the job may write but not read is still a log
-            log = self._open_or_make(path, flags | os.O_WRONLY, gid)
-            readable = False
-        if not S_ISREG(os.fstat(log).st_mode):
-            os.close(log)
-            raise PathRefusedError("it is not a regular file")
-        os.set_blocking(log, True)
-        return log, readable
-
     def open_to_read(self, path: str) -> int:
         """Open the log at `path` to show it. Raises PathRefusedError, PathBusyError or OSError."""
         log = self._open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
@@ -99,72 +68,34 @@ class Tree:
             raise PathRefusedError("it is not a regular file")
         return log
 
-    def host_path(self, path: str) -> str:
-        """Return the host's path for `path`, which need not exist.
-
-        For a jailed tree that is jail_root + path, unless a link inside the jail leads elsewhere: then it is the
-        resolved place, since the job itself resolves links as the host does. Raises PathRefusedError or PathBusyError.
-        """
-        if not self._jailed:
-            return path
-        ((jail_root, root),) = self._roots.items()
-        plain = join_jail(jail_root, path)
-        missing: list[str] = []
-        existing = _parts(path)
-        while True:
-            here = os.path.join(*existing)
-            try:
-                found = self._open(here, os.O_PATH)
-            except OSError:  # nothing there that this account can see: its parent decides
-                if len(existing) == 1:
-                    return plain
-                missing.insert(0, existing.pop())
-                continue
-            resolved = path_of(found)
-            os.close(found)
-            if _parts(resolved) == _parts(join_jail(path_of(root), here)):
-                return plain
-            return os.path.join(resolved, *missing)
-
-    def _open_or_make(self, path: str, flags: int, gid: int) -> int:
-        for _ in range(_TRIES):
-            with suppress(FileNotFoundError):
-                return self._open(path, flags)
-            with suppress(FileExistsError):
-                made = self._open(path, flags | os.O_CREAT | os.O_EXCL, mode=_LOG_MODE)
-                if os.fstat(made).st_gid != gid:  # a set-group-ID directory gave it another group
-                    os.fchown(made, -1, gid)
-                return made
-        raise PathRefusedError("it is a link that leads nowhere")
-
-    def _open(self, path: str, flags: int, mode: int = 0) -> int:
+    def _open(self, path: str, flags: int) -> int:
         if not path.startswith("/"):
             raise PathRefusedError("it is not an absolute path")
         for _ in range(_TRIES):
             try:
-                return self._open_once(path, flags, mode)
+                return self._open_once(path, flags)
             except OSError as error:
                 if error.errno != errno.EAGAIN:
                     raise
         raise PathBusyError("it is being renamed all the time")
 
-    def _open_once(self, path: str, flags: int, mode: int) -> int:
+    def _open_once(self, path: str, flags: int) -> int:
         if self._jailed:
             ((_, root),) = self._roots.items()
             inside = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-            return syscalls.openat2(root, path, flags, mode=mode, resolve=inside)
+            return syscalls.openat2(root, path, flags, resolve=inside)
         try:
             root, below = self._root_of(path)
             beneath = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS
-            return syscalls.openat2(root, below, flags, mode=mode, resolve=beneath)
+            return syscalls.openat2(root, below, flags, resolve=beneath)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
         # A link that is absolute or climbs above the root: see where it leads, and open only that, without any link.
-        root, below = self._root_of(_resolved(path, flags), resolved=True)
+        root, below = self._root_of(os.path.realpath(path, strict=True), resolved=True)
         try:
             straight = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-            return syscalls.openat2(root, below, flags, mode=mode, resolve=straight)
+            return syscalls.openat2(root, below, flags, resolve=straight)
         except OSError as error:
             if error.errno == errno.ELOOP:  # a directory has been exchanged for a link since
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path) from None
@@ -181,14 +112,6 @@ class Tree:
 def path_of(descriptor: int) -> str:
     """Return the host's path of an open descriptor, as the kernel knows it."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
-
-
-def _resolved(path: str, flags: int) -> str:
-    """Return where `path` leads when every link is followed, as open(2) with these flags would. Raises OSError."""
-    if flags & os.O_CREAT:  # with O_EXCL: the last part need not exist, and is not followed
-        parent, name = os.path.split(path.rstrip("/"))
-        return os.path.join(os.path.realpath(parent, strict=True), name)
-    return os.path.realpath(path, strict=True)
 
 
 def may_be_followed_in(directory: os.stat_result) -> bool:

@@ -4,7 +4,6 @@ Every wrapper raises OSError with the call's own errno through `_checked`; nothi
 """
 
 import ctypes
-import errno
 import os
 from typing import Final
 
@@ -17,8 +16,6 @@ _RENAME_NOREPLACE: Final = 1
 _AT_EMPTY_PATH: Final = 0x1000
 _STATX_BTIME: Final = 0x800
 _SYS_OPENAT2: Final = 437  # the same number on every architecture
-_SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
-_KEYCTL_JOIN_SESSION_KEYRING: Final = 1
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -52,13 +49,13 @@ def _checked(result: int, path: str | None = None) -> int:
     return result
 
 
-def openat2(directory: int, path: str, flags: int, *, resolve: int, mode: int = 0) -> int:
+def openat2(directory: int, path: str, flags: int, *, resolve: int) -> int:
     """Open `path` below the descriptor `directory`, resolved within the limits of `resolve` (see the manual page).
 
     The descriptor is always close-on-exec. Raises OSError; EXDEV when the path would leave the directory,
     EAGAIN when a rename went on meanwhile (try again).
     """
-    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     return _checked(_libc.syscall(_SYS_OPENAT2, directory, os.fsencode(path), ctypes.byref(how), size), path)
 
@@ -79,14 +76,3 @@ def birth_time_ns(descriptor: int) -> int | None:
     if not facts.stx_mask & _STATX_BTIME:
         return None
     return int(facts.stx_btime.tv_sec) * 1_000_000_000 + int(facts.stx_btime.tv_nsec)
-
-
-def join_new_session_keyring() -> None:
-    """Leave whatever session keyring this process has for a new anonymous one of its own.
-
-    Raises OSError; ENOSYS on a kernel without keyrings (then there is nothing to share either).
-    """
-    number = _SYS_KEYCTL.get(os.uname().machine)
-    if number is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    _checked(_libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0))

@@ -76,8 +76,8 @@ def secure_helper(*, hands_on: bool = False) -> bool:
             f"the helper holds a part of what it needs (effective capability mask {now.effective:#x})",
             hint="give it both: AmbientCapabilities=CAP_SETUID CAP_SETGID",
         )
-    if not hands_on:
-        prctl.cap_inheritable.limit()  # nothing that the helper might ever execute needs them: the ambient set falls too
+    if not hands_on:  # nothing that the helper might ever execute needs them
+        prctl.cap_inheritable.limit()  # the ambient set falls with it
     # Its memory holds every site's environment; another process of its account must not read or trace it.
     prctl.set_dumpable(0)
     return bool(now.held)

@@ -5,6 +5,7 @@ memory that a site should not have.
 """
 
 import errno
+import fcntl
 import os
 import socket
 import time
@@ -31,7 +32,9 @@ _LINK: Final = 3
 
 _TAIL_BYTES: Final = 4096
 _MESSAGE_BYTES: Final = 1 << 17
-_IDENTITY: Final = "its identity could not be taken on"
+_IDENTITY: Final = "-1"
+_PROGRAM: Final = "-2"
+"""What a fault is about, instead of a wish's number."""
 
 
 class Log(NamedTuple):
@@ -77,7 +80,8 @@ class Child:
         """What it has said of why it executes nothing."""
         self.warnings: list[str] = []
         self._ending: Ending | None = None
-        self._what = _IDENTITY
+        self._address_space: int | None = None
+        self._program = ""
         self._wishes: Sequence[Wish] = ()
         self._found: Mapping[Wish, str] | None = None
         self._is_executing = False
@@ -96,6 +100,7 @@ class Child:
     def become(self, who: Identity, ending: Ending, log: Log | None = None) -> None:
         """Have it drop to what it shall be; it then waits. `log` is where a step of the job writes to."""
         self._ending = ending
+        self._address_space = who.address_space
         self._tell(["become", *who.words], [] if log is None else [log.descriptor])
 
     def open(self, plan: Plan) -> bool:
@@ -109,18 +114,18 @@ class Child:
             self._forgo(error)
         return self.fault is None
 
-    def execute(self, plan: Plan, who: Identity) -> None:
-        """Have it execute its program, and wait until that runs or the child has ended. It is ended if that is wanted."""
+    def execute(self, plan: Plan) -> None:
+        """Have it execute its program; wait until that runs or the child has ended. It is ended if that is wanted."""
         found = self._fulfil(plan.view())
         if found is None:
             return
         try:
             execution = plan.execution(found)
-            self._tell_to_execute(execution, who.address_space)
+            self._tell_to_execute(execution)
         except RefusedError as error:
             self._forgo(error)
             return
-        self._what = job.shown(execution.what)
+        self._program = execution.what
         self._is_executing = True
         self.ending.await_start(self.socket.fileno(), self._hear)
         self.started_at, self.began = time.time(), time.monotonic()
@@ -138,10 +143,11 @@ class Child:
         self.ending.await_start(self.socket.fileno(), lambda: self._hear() and self._found is None)
         return self._found
 
-    def _tell_to_execute(self, execution: Execution, address_space: int | None) -> None:
+    def _tell_to_execute(self, execution: Execution) -> None:
         sandbox = execution.sandbox
+        memory = self._address_space
         places = [] if sandbox is None else sandbox.places
-        words = ["execute", "" if address_space is None else str(address_space)]
+        words = ["execute", "" if memory is None else str(memory)]
         for several in (places, execution.argv, [f"{name}={text}" for name, text in execution.environment.items()]):
             words += [str(len(several)), *map(str, several)]
         if sandbox is None:
@@ -187,7 +193,10 @@ class Child:
         return True
 
     def _fault(self, number: str, kind: str, text: str) -> Fault:
-        what = self._what if number == "-1" else job.shown(self._wishes[int(number)].what)
+        if number == _IDENTITY:
+            what = "its identity could not be taken on"
+        else:
+            what = job.shown(self._program if number == _PROGRAM else self._wishes[int(number)].what)
         if kind == "failed":
             return Fault(f"{what}: {os.strerror(int(text))}", passes=int(text) in _PASSING)
         return Fault(f"{what}: {text}", passes=kind == "busy")
@@ -211,10 +220,15 @@ class Child:
 def open_program() -> int:
     """Return a descriptor of the child's program, as it is now: an upgrade may replace the file. Raises RunnerError."""
     try:
-        return os.open(program.BECOME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(program.BECOME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         what = f"the program that becomes each job cannot be opened: {error.strerror}"
-        raise RunnerError(what, where=program.BECOME, hint="install the whole package; in a checkout: make setup") from error
+        hint = "install the whole package; in a checkout: make setup"
+        raise RunnerError(what, where=program.BECOME, hint=hint) from error
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LINK + 1)  # the child has something else at _LINK
+    finally:
+        os.close(descriptor)
 
 
 def spawn(become: int) -> Child:

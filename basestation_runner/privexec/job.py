@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from basestation_runner import nss
 from basestation_runner.paths import PathRefusedError, join_jail, lies_beneath
 from basestation_runner.privexec import bwrap
+from basestation_runner.privexec.identity import Identity
 from basestation_runner.privexec.launch import launched
 from basestation_runner.privexec.order import PROFILE, Order, RefusedError, Sandbox
 
@@ -34,6 +35,15 @@ class Wish(NamedTuple):
 
 Found = Mapping[Wish, str]
 """What the child has said of each wish."""
+
+
+class Work(NamedTuple):
+    """An order with what has been found out about it: as whom it is carried out, and where accounts have caches."""
+
+    order: Order
+    account: nss.Account
+    who: Identity
+    cache_dir: str
 
 
 class Execution(NamedTuple):
@@ -64,11 +74,11 @@ class Plan(Protocol):
 class JobPlan:
     """The job itself."""
 
-    def __init__(self, order: Order, account: nss.Account, gid: int, cache_dir: str) -> None:
-        """`gid` is the effective one, and the group of a log that is made."""
-        self._order = order
-        self._home = _Home(account, cache_dir)
-        self._gid = gid
+    def __init__(self, work: Work) -> None:
+        """Nothing is known yet of what is there."""
+        self._order = work.order
+        self._home = _Home(work.account, work.cache_dir)
+        self._gid = work.who.groups[0]  # also of a log that is made
         self._argv: Sequence[str] = ()
         self._environment: Mapping[str, str] = {}
         self.warnings: list[str] = []
@@ -140,12 +150,12 @@ class JobPlan:
 class StepPlan:
     """A step of a job: the profile's own, or one that the job has added."""
 
-    def __init__(self, order: Order, account: nss.Account, number: int, cache_dir: str) -> None:
-        """`number` is the step's place in `order.steps`."""
-        self._order = order
-        self._step = order.steps[number]
-        self._what = order.step_title(number)
-        self._home = _Home(account, cache_dir)
+    def __init__(self, work: Work, number: int) -> None:
+        """`number` is the step's place in the order's `steps`."""
+        self._order = work.order
+        self._step = work.order.steps[number]
+        self._what = work.order.step_title(number)
+        self._home = _Home(work.account, work.cache_dir)
         self._is_outer = self._step.origin == PROFILE
         self._environment: Mapping[str, str] = {}
 
@@ -229,7 +239,7 @@ def _translation(word: str) -> Wish:
 
 
 def _on_host(order: Order, wish: Wish, found: Found) -> str:
-    """Return the host's path of what a "translate" names: where a link leads, or where it lies if none is in the way."""
+    """Return the host's path of what a "translate" names: where a link leads, or where it lies without any."""
     (_, path), jail_root = wish.words, order.site.jail_root
     return found[wish] or (join_jail(jail_root, path) if order.jailed and jail_root else path)
 

@@ -13,16 +13,16 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
-from basestation_runner import nss, processes, proctitle, protocol
+from basestation_runner import processes, proctitle, protocol
 from basestation_runner.privexec import accounts, ending, limits
 from basestation_runner.privexec.accounts import Caller, Resolved
 from basestation_runner.privexec.child import Child, clock, receive, spawn
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, SLOW, Ending
 from basestation_runner.privexec.identity import Identity
-from basestation_runner.privexec.job import JobPlan
+from basestation_runner.privexec.job import JobPlan, Work
 from basestation_runner.privexec.leaf import Leaf, limits_warning
-from basestation_runner.privexec.order import NotNowError, Order, OrderedSite, RefusedError
+from basestation_runner.privexec.order import NotNowError, Order, RefusedError
 from basestation_runner.privexec.steps import NotRunError, Setting, Steps
 
 LOOKUP_SECONDS: Final = 30
@@ -153,21 +153,20 @@ def _start(order: Order, post: Post, report: int, child: Child, become: int) -> 
     )
     end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
     child.become(who, end)
+    work = Work(order, resolved.account, who, post.cache_dir)
     steps = None
     if order.before or order.after:
         steps = Steps(
             Setting(
-                order=order,
-                account=resolved.account,
-                who=who,
+                work=work,
                 claims=post.claims,
-                cache_dir=post.cache_dir,
                 spawn=lambda: spawn(become),
                 mark=lambda running: _mark(order, running.pid),
                 report=lambda result: _report(report, outcome="step", **result),
             )
         )
-    plan = _release(order, resolved.account, who, post, child, steps)
+    plan = JobPlan(work)
+    _release(order, plan, post, child, steps)
     _report(
         report,
         outcome="started",
@@ -182,21 +181,17 @@ def _start(order: Order, post: Post, report: int, child: Child, become: int) -> 
     return steps
 
 
-def _release(
-    order: Order, account: nss.Account, who: Identity, post: Post, child: Child, steps: Steps | None
-) -> JobPlan:
-    """Claim the job and let its child go on, after the steps before it; return what that executes."""
-    plan = JobPlan(order, account, who.groups[0], post.cache_dir)
+def _release(order: Order, plan: JobPlan, post: Post, child: Child, steps: Steps | None) -> None:
+    """Claim the job and let its child go on, after the steps before it."""
     _claim(order, post, child)
     if not child.open(plan):
         _give_up(order, post, child)
     if steps is not None and order.before:
         steps.begin(child, plan)
     else:
-        child.execute(plan, who)
+        child.execute(plan)
     if not child.has_executed or child.ending.reason is not None:
         _give_up(order, post, child)
-    return plan
 
 
 def _finish_unrun(order: Order, post: Post, report: int, child: Child, unrun: NotRunError) -> bool:

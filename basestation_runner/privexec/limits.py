@@ -1,6 +1,5 @@
 """A job's own limits, where it runs: what is set before it starts, and what it came up against."""
 
-import resource
 from typing import Final
 
 from basestation_runner.privexec.leaf import Leaf
@@ -18,7 +17,8 @@ _WHAT: Final = {
 def apply(order: Order, leaf: Leaf) -> tuple[int | None, list[str]]:
     """Set the limits of a job's cgroup.
 
-    Returns what to give to `confine`, and warnings. They name no job, so that they are told once for a site.
+    Returns how many bytes of memory each of its processes may have for want of a cgroup, and warnings. They name no job,
+    so that they are told once for a site.
     """
     left = leaf.limit({name: limit for name, limit in order.limits.items() if name != RUNTIME})
     warnings = []
@@ -27,14 +27,6 @@ def apply(order: Order, leaf: Leaf) -> tuple[int | None, list[str]]:
     if others := [f"limits.{name}" for name in left if name != MEMORY]:
         warnings.append(f"not applied to a job, as there is no cgroup for it: {', '.join(others)}")
     return order.limits[MEMORY] if MEMORY in left else None, warnings
-
-
-def confine(address_space: int | None) -> None:
-    """Limit the memory of this process and of each that it starts. To be called just before execve."""
-    if address_space is not None:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def told(order: Order, reached: str) -> str:

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from basestation_runner import nss
 from basestation_runner.privexec.child import Child, Log
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.ending import CANCELLED, SLOW, START_SECONDS, Ending
-from basestation_runner.privexec.identity import Identity
-from basestation_runner.privexec.job import JobPlan, StepPlan
+from basestation_runner.privexec.job import JobPlan, StepPlan, Work
 from basestation_runner.privexec.leaf import Leaf
-from basestation_runner.privexec.order import PROFILE, Order
+from basestation_runner.privexec.order import PROFILE
 
 STEP_SECONDS: Final = 600
 """How long one step may take; the job's own time does not count it."""
@@ -38,11 +36,8 @@ class NotRunError(Exception):
 class Setting(NamedTuple):
     """What all steps of one job have in common. `mark` makes the claim's content for the process that runs now."""
 
-    order: Order
-    account: nss.Account
-    who: Identity
+    work: Work
     claims: Claims
-    cache_dir: str
     spawn: Callable[[], Child]
     mark: Callable[[Child], dict[str, Any]]
     report: Callable[[dict[str, Any]], None]
@@ -61,7 +56,7 @@ class Steps:
 
     def begin(self, job: Child, plan: JobPlan) -> None:
         """Run the steps before the job, whose child waits, and start that. Raises NotRunError if it must not run."""
-        order = self._setting.order
+        order = self._setting.work.order
         for number in range(len(order.before)):
             self._require_wanted()
             failed = self._run(number, job.log, can_be_cancelled=True)
@@ -70,7 +65,7 @@ class Steps:
                 raise NotRunError(f"{order.step_title(number)} {failed}", self)
         self._require_wanted()
         self._note(job)
-        job.execute(plan, self._setting.who)
+        job.execute(plan)
         if job.ending.reason is not None:
             was_cancelled = job.ending.reason == CANCELLED
             reason = "it was cancelled when it was about to run" if was_cancelled else f"it {_TOO_SLOW}"
@@ -81,7 +76,7 @@ class Steps:
 
     def after(self, log: Log | None, *, did_run: bool, cancelled: bool) -> None:
         """Run the steps after the job, or after what kept it from running: then the profile's alone."""
-        order = self._setting.order
+        order = self._setting.work.order
         if not did_run and not self.results:
             return  # nothing has begun
         for number, step in enumerate(order.after, len(order.before)):
@@ -96,13 +91,14 @@ class Steps:
         return any(result["failed"] == CANCELLED for result in self.results)
 
     def _require_wanted(self) -> None:
-        if self._setting.claims.is_cancelled(self._setting.order.job_id):
+        if self._setting.claims.is_cancelled(self._setting.work.order.job_id):
             raise NotRunError("it was cancelled before it ran", self, cancelled=True)
 
     def _run(self, number: int, log: Log | None, *, can_be_cancelled: bool) -> str | None:
         """Run one step to its end; return why it failed, or None."""
-        order, account, who, _, cache_dir, spawn, _, report = self._setting
-        plan = StepPlan(order, account, number, cache_dir)
+        work, _, spawn, _, report = self._setting
+        order = work.order
+        plan = StepPlan(work, number)
         begun = time.monotonic()
         failed: str | None = None
         code: int | None = None
@@ -112,10 +108,10 @@ class Steps:
             failed = f"could not be started: {error.strerror}"
         else:
             ending = self._ending(made, can_be_cancelled=can_be_cancelled)
-            made.become(who, ending, log)
+            made.become(work.who, ending, log)
             self._note(made)
             if made.open(plan):
-                made.execute(plan, who)
+                made.execute(plan)
             ending.wait(time.monotonic() + STEP_SECONDS)
             self.had_to_end = self.had_to_end or ending.reason is not None
             if ending.reason is not None or (order.clears and number >= len(order.before)):
@@ -136,9 +132,9 @@ class Steps:
         return failed
 
     def _ending(self, child: Child, *, can_be_cancelled: bool) -> Ending:
-        order, claims = self._setting.order, self._setting.claims
+        order, claims = self._setting.work.order, self._setting.claims
         return Ending(
-            self._setting.who,
+            self._setting.work.who,
             child.pid,
             Leaf(order.cgroup),
             is_cancelled=lambda: can_be_cancelled and claims.is_cancelled(order.job_id),
@@ -147,7 +143,7 @@ class Steps:
     def _note(self, running: Child) -> None:
         """Have the claim name the process that runs now, so that it is waited for should this one be killed."""
         with suppress(OSError):  # on a full disk: then only a cgroup tells what is left of a killed keeper's job
-            self._setting.claims.hand_on(self._setting.order.job_id, self._setting.mark(running))
+            self._setting.claims.hand_on(self._setting.work.order.job_id, self._setting.mark(running))
 
 
 def _failure(step: Child, ended_because: str | None, code: int) -> str | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from basestation_runner import syscalls
 from basestation_runner.sandbox.installation import HELPER
 from tests.host.helper_client import DEADLINE, Gate, Station, launcher, parent_of
 from tests.patience import until
@@ -57,6 +56,9 @@ def start(station: Station) -> None:
 
 def cancel(station: Station, *job_ids: str) -> None:
     station.client.send({"request": "cancel", "job_ids": list(job_ids)})
+
+
+KEYCTL: Final = {"x86_64": 250, "ppc64le": 271, "s390x": 280}.get(os.uname().machine, 219)
 
 
 def running(station: Station, site: Site, code: str) -> tuple[Message, int]:
@@ -207,7 +209,7 @@ def test_the_one_who_signals_is_the_keeper_and_stays_out_of_the_jobs_reach(stati
 def test_a_job_whose_account_may_have_no_more_keys_can_be_ended(station: Station) -> None:
     """Nothing that a job can use up keeps whoever is to signal it from doing so."""
     site = station.installation.sites["two"]
-    number = syscalls._SYS_KEYCTL[os.uname().machine] - 2  # add_key(2), on every architecture that is known
+    number = KEYCTL - 2  # add_key(2), on every architecture that is known
     code = (
         "import ctypes, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -250,15 +252,15 @@ def test_a_job_that_stops_whoever_signals_it_is_killed_all_the_same(station: Sta
 STOPS: Final = (
     IMPATIENT
     + """
-import os, signal
-from basestation_runner.privexec import job
+import signal
+from basestation_runner.privexec.child import Child
 ending.START_SECONDS = {seconds}
-execute = job._execute
-def stop_before(keeper, work):
-    if any("stop here" in word for word in work[0].own_args):
-        os.kill(os.getpid(), signal.SIGSTOP)  # as whoever has the site's account can do
-    execute(keeper, work)
-job._execute = stop_before
+execute = Child.execute
+def stop_before(self, plan):
+    if any("stop here" in word for word in plan._argv):
+        self.ending._signal(signal.SIGSTOP)  # as whoever has the site's account can do
+    execute(self, plan)
+Child.execute = stop_before
 """
 )
 

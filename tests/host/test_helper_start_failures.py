@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,26 +259,17 @@ def test_the_helpers_log_tells_each_refusal(station: Station, shell: Site) -> No
 
 
 def test_a_passing_error_puts_the_job_back(installation: Installation) -> None:
-    """A full table of open files says nothing about the request."""
-    failing = """
-import errno, os
-from basestation_runner.paths import Tree
-def open_log(self, path, gid, real=Tree.open_log):
-    if os.path.exists(path + ".busy"):
-        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE), path)
-    return real(self, path, gid)
-Tree.open_log = open_log
-"""
+    """An interpreter that is just being replaced says nothing about the request."""
+    shell = installation.top / "shell"
+    shutil.copy("/bin/sh", shell)
     with Station(installation) as station:
-        site = station.add_shell_site("one")
-        station.start(command=[str(launcher(installation, failing))])
-        mission = station.mission(site)
-        (mission / "job.log.busy").touch()
-        order = station.order(site, mission, "do.sh", "echo ran")
-        event = station.outcome(order)
+        site = station.add_site("one", python_version=str(shell))
+        station.start()
+        order = station.order(site, station.mission(site), "do.sh", "echo ran")
+        with shell.open("r+b"):
+            event = station.outcome(order)
         assert (event["event"], event["absent"]) == ("temporary", False)
-        assert event["reason"] == f"the log {mission / 'job.log'}: Too many open files in system"
-        (mission / "job.log.busy").unlink()
+        assert event["reason"] == f"the interpreter {shell}: Text file busy"
         assert station.run(order)["log_tail"] == "ran\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from basestation_runner import nss
-from basestation_runner.privexec import identity
+from basestation_runner import nss, program
 from basestation_runner.sandbox.installation import HELPER, HELPER_CAPABILITIES
 from basestation_runner.sandbox.process import Identity
 from basestation_runner.sandbox.program import write_launcher
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from basestation_runner.sandbox import Sandbox
     from basestation_runner.sandbox.installation import Site
 
+SOURCES: Final = Path(program.BECOME).parent
 STEPS: Final = (
+    "undumpable",
     "new_session",
     "default_signals",
     "stated_umask",
@@ -52,6 +54,9 @@ STOPPED_BY_VERIFY: Final = frozenset(
         "no_new_privileges",
     }
 )
+STOPPED: Final = "its identity could not be taken on: "
+CALL: Final = r"    if \({}\([^()]*\) != 0\)\n        return -1;\n"
+"""How identity.c takes a step."""
 
 KEYRING: Final = """
 import ctypes, json, platform
@@ -76,14 +81,48 @@ assert finds_secret()
 # The drop, step by step
 
 
+def sequence() -> str:
+    """The two functions of identity.c that take the steps."""
+    source = (SOURCES / "identity.c").read_text()
+    return source[source.index("\nint prepare(void)") :]
+
+
+def without(source: str, *steps: str) -> str:
+    """Return identity.c without some steps: each is taken in one place."""
+    for step in steps:
+        source, count = re.subn(CALL.format(step), "", source)
+        assert count == 1
+    return source
+
+
+def compile_programs(directory: Path, sources: dict[str, str]) -> list[str]:
+    """Make the program of a job's child anew for each source of identity.c; return their paths."""
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-w", "-static", f"-I{SOURCES}"]
+    others = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.name != "identity.c"]
+    subprocess.run(["gcc", *flags, "-c", *others], check=True, cwd=directory)
+    objects = [str(directory / f"{Path(path).stem}.o") for path in others]
+    made = []
+    for name, source in sources.items():
+        made.append(str(directory / name))
+        subprocess.run(
+            ["gcc", *flags, "-x", "c", "-", "-x", "none", *objects, "-o", made[-1]],
+            input=source,
+            text=True,
+            check=True,
+        )
+        Path(made[-1]).chmod(0o755)
+    return made
+
+
 @pytest.fixture(scope="module")
 def drops(sandbox: Sandbox) -> Iterator[dict[str, Any]]:
     """What came of the whole drop, of drops without one step, and without that step and the last one."""
-    cases: dict[str, Any] = {"whole": {"removed": [], "lies": False}}
+    whole = (SOURCES / "identity.c").read_text()
+    cases = {"whole": whole}
     for step in STEPS:
-        cases[step] = {"removed": [step], "lies": False}
-        cases[f"{step}, verify"] = {"removed": [step, "verify"], "lies": False}
-    cases["lies"] = {"removed": ["empty_capabilities"], "lies": True}
+        cases[step] = without(whole, step)
+        if step != "verify":
+            cases[f"{step}, verify"] = without(whole, step, "verify")
     with sandbox.installation() as installation:
         accounts = installation.accounts
         accounts.add_group("extra")
@@ -94,6 +133,10 @@ def drops(sandbox: Sandbox) -> Iterator[dict[str, Any]]:
         helper, site = accounts.user(HELPER), accounts.user("site")
         groups = [accounts.gid("effective"), site.gid]
         directory = installation.make_directory(installation.top / "procs", helper)
+        programs = installation.make_directory(installation.top / "programs")
+        told = programs / "status"
+        told.write_text(as_it_should_be(site.uid, groups))
+        cases["lies"] = without(whole, "empty_capabilities").replace("/proc/self/status", str(told))
         driver = Path(__file__).with_name("drop_driver.py")
         installation.write(installation.top / "driver.py", driver.read_text())
         lib = Path(installation.program.command[0]).with_name("lib")
@@ -101,17 +144,32 @@ def drops(sandbox: Sandbox) -> Iterator[dict[str, Any]]:
             *("nice", "-n", "-5"),
             *Identity(helper, HELPER_CAPABILITIES).prefix(),
             *(installation.program.python, "-IS", str(installation.top / "driver.py")),
-            *(str(lib), str(directory), str(site.uid), ",".join(map(str, groups)), json.dumps(list(cases.values()))),
+            *(str(lib), str(directory), str(site.uid), ",".join(map(str, groups))),
+            *compile_programs(programs, cases),
         ]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd="/")
-        yield {
-            **dict(zip(cases, json.loads(done.stdout), strict=True)),
-            "ids": {"helper": helper.uid, "uid": site.uid, "groups": groups},
-        }
+        yield {**json.loads(done.stdout), "ids": {"helper": helper.uid, "uid": site.uid, "groups": groups}}
+
+
+def as_it_should_be(uid: int, groups: list[int]) -> str:
+    """Return the kernel's words on a process that is the site and holds nothing."""
+    empty = dict.fromkeys(("SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapAmb"), "0" * 16)
+    ids = {"Uid": [uid] * 4, "Gid": [groups[0]] * 4, "Groups": groups}
+    words = {name: "\t".join(map(str, values)) for name, values in ids.items()}
+    fields = {"Name": "x", "Umask": "0002", **words, **empty, "NoNewPrivs": "1"}
+    return "".join(f"{name}:\t{value}\n" for name, value in fields.items())
 
 
 def test_the_drop_has_these_steps_in_this_order() -> None:
-    assert tuple(step.__name__ for step in (*identity.PREPARATION, *identity.STEPS)) == STEPS
+    assert tuple(re.findall(r"if \((\w+)\(", sequence())) == STEPS
+
+
+def test_nothing_but_the_steps_is_in_the_drop() -> None:
+    left = sequence()
+    for step in STEPS:
+        left = re.sub(CALL.format(step), "", left)
+    declared = ("int prepare(void)", "int drop(const struct identity *who, char *warning, size_t size)")
+    assert left.split() == " ".join(f"{header} {{ return 0; }}" for header in declared).split()
 
 
 def test_the_whole_drop_makes_the_site_of_the_helper_whatever_state_it_began_in(drops: dict[str, Any]) -> None:
@@ -134,6 +192,7 @@ def test_the_whole_drop_makes_the_site_of_the_helper_whatever_state_it_began_in(
         "keyring_owner": uid,
         "finds_secret": False,
         "cgroup": {"owner": drops["ids"]["helper"], "text": "0"},
+        "closed": True,
     }
 
 
@@ -152,17 +211,17 @@ def test_every_step_changes_what_the_job_becomes(drops: dict[str, Any], step: st
 
 
 def test_nothing_runs_when_the_uids_were_not_set(drops: dict[str, Any]) -> None:
-    assert drops["set_uids"]["stopped"].startswith("uids: ")
+    assert drops["set_uids"]["stopped"].startswith(f"{STOPPED}uids: ")
     assert drops["set_uids, verify"]["uids"] == [str(drops["ids"]["helper"])] * 4
 
 
 def test_forgetting_the_capabilities_would_leave_the_job_all_it_needs_to_become_root(drops: dict[str, Any]) -> None:
-    assert drops["empty_capabilities"]["stopped"].startswith("capabilities: ")
+    assert drops["empty_capabilities"]["stopped"].startswith(f"{STOPPED}capabilities: ")
     assert drops["empty_capabilities, verify"]["capabilities"] == ["00000000000000c0"] * 4
 
 
 def test_a_drop_that_can_be_undone_is_stopped_whatever_the_status_says(drops: dict[str, Any]) -> None:
-    assert drops["lies"]["stopped"] == "setuid(0) was possible after the drop"
+    assert drops["lies"]["stopped"] == f"{STOPPED}setuid(0) was possible after the drop"
 
 
 # Real jobs of a helper that was started in an unusual state
@@ -184,9 +243,9 @@ def station(sandbox: Sandbox) -> Iterator[Station]:
 
 def _start_in_an_unusual_state(station: Station) -> None:
     installation = station.installation
-    program = Path(installation.program.command[0])
+    command = Path(installation.program.command[0])
     launcher = write_launcher(
-        installation.top / "launcher", installation.program.python, program.with_name("lib"), KEEP_A_SECRET
+        installation.top / "launcher", installation.program.python, command.with_name("lib"), KEEP_A_SECRET
     )
     shell = 'umask 077; ulimit -S -n 200; ulimit -S -c 1000; exec 7</etc/passwd; exec "$@"'
     signals = ("env", "--ignore-signal=USR1,CHLD,ALRM", "--block-signal=USR2,CHLD,ALRM")

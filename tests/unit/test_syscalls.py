@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,15 +42,6 @@ def test_a_file_below_a_directory_is_opened_and_not_inherited(directory: int, tm
     descriptor = syscalls.openat2(directory, "näme", os.O_RDONLY, resolve=syscalls.RESOLVE_BENEATH)
     assert not os.get_inheritable(descriptor)
     assert content(descriptor) == b"here"
-
-
-def test_a_file_is_made_with_the_mode_that_is_asked_for(directory: int, tmp_path: Path) -> None:
-    before = os.umask(0)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    os.close(syscalls.openat2(directory, "new", flags, resolve=syscalls.RESOLVE_BENEATH, mode=0o640))
-    os.umask(before)
-    assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o640
-    assert error_number(directory, "new", flags, resolve=syscalls.RESOLVE_BENEATH, mode=0o640) == errno.EEXIST
 
 
 def test_each_limit_of_resolution_has_its_own_error(directory: int, tmp_path: Path) -> None:
@@ -130,31 +119,3 @@ def test_a_filesystem_without_birth_times_says_none() -> None:
 def test_a_descriptor_that_is_not_open_has_no_birth_time() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         syscalls.birth_time_ns(-1)
-
-
-KEYRINGS = """
-import json, os, re, sys
-sys.path.insert(0, sys.argv[1])
-from basestation_runner import syscalls
-
-def serial():
-    # KEYCTL_GET_KEYRING_ID of the session keyring, not made if missing.
-    return syscalls._libc.syscall(syscalls._SYS_KEYCTL[os.uname().machine], 0, -3, 0)
-
-before = serial()
-syscalls.join_new_session_keyring()
-first = serial()
-syscalls.join_new_session_keyring()
-print(json.dumps([before, first, serial()]))
-"""
-
-
-def test_a_process_leaves_its_session_keyring_for_one_of_its_own() -> None:
-    package = str(Path(syscalls.__file__).parents[1])
-    run = subprocess.run([sys.executable, "-ISc", KEYRINGS, package], capture_output=True, text=True, check=False)
-    if "[Errno 38]" in run.stderr:  # a kernel without keyrings: there is none to leave
-        assert not Path("/proc/keys").exists()
-        return
-    before, first, second = json.loads(run.stdout)
-    assert len({before, first, second}) == 3
-    assert min(first, second) > 0

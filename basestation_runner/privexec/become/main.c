@@ -24,7 +24,9 @@
 
 #define OPTIONS_FILE 4 /* where a sandbox's program finds its options; taken from the start, so that nothing else is there */
 #define FIRST_PLACE 16 /* what a sandbox shows has descriptors from here on */
-#define WHOLE (-1L)    /* instead of a wish's number: what is wrong is not about one of them */
+/* What is wrong, instead of a wish's number. */
+#define IDENTITY (-1L)
+#define PROGRAM (-2L)
 
 static bool has_become;
 static struct tree tree;
@@ -62,7 +64,7 @@ static void become(int step_log)
         who.groups[who.group_count++] = (gid_t)number();
     } while (has_word());
     if (drop(&who, warning, sizeof warning) != 0)
-        give_up(WHOLE);
+        give_up(IDENTITY);
     has_become = true;
     log_file = step_log;
     if (warning[0] != '\0') {
@@ -305,7 +307,7 @@ static _Noreturn void execute(int options)
         execve(arguments[0], (char *const *)arguments, (char *const *)variables);
         failed();
     }
-    give_up(WHOLE);
+    give_up(PROGRAM);
 }
 
 int main(void)
@@ -315,7 +317,7 @@ int main(void)
         end();
     prctl(PR_SET_NAME, "runner-become"); /* what ps shows: it was executed by its descriptor's number */
     if (prepare() != 0)
-        give_up(WHOLE);
+        give_up(IDENTITY);
     for (;;) {
         int besides = receive();
         const char *order = word();

@@ -334,6 +334,8 @@ int host_path(const struct tree *tree, const char *path, char out[PATH_MAX])
     out[0] = '\0';
     if (!tree->jailed)
         return 0;
+    if (path[0] != '/')
+        return refused("it is not an absolute path");
     if (append(here, path) != 0)
         return -1;
     for (;;) {

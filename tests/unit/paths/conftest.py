@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from basestation_runner.paths import Tree
 from tests.unit.paths.places import Place
+from tests.unit.paths.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from basestation_runner.paths import PathBusyError, PathRefusedError, Tree
+from basestation_runner.paths import PathBusyError, PathRefusedError
+from tests.unit.paths.tree import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path

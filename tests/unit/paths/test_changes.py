@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from basestation_runner.paths import PathBusyError, Tree
+from basestation_runner.paths import PathBusyError
 from tests.unit.paths.places import REFUSALS, Place, inode, inode_of
+from tests.unit.paths.tree import Tree, failing, while_resolving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,33 +102,23 @@ def test_a_log_that_becomes_a_link_and_back_never_leads_outside(place: Place) ->
 
 
 def test_a_directory_that_becomes_a_link_while_an_absolute_link_to_it_is_resolved_is_resolved_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     directory, moved = tmp_path / "directory", tmp_path / "moved"
     directory.mkdir()
     (tmp_path / "link").symlink_to(directory)
-    real = os.path.realpath
 
-    def realpath(path: str, *, strict: bool) -> str:
-        found = real(path, strict=strict)
+    def move() -> None:
         if not moved.exists():
             directory.rename(moved)
             directory.symlink_to("moved")
-        return found
 
-    with Tree([str(tmp_path)], jailed=False) as tree:
-        monkeypatch.setattr(os.path, "realpath", realpath)
+    with Tree([str(tmp_path)], jailed=False) as tree, while_resolving(move):
         assert inode_of(tree.open_directory(str(tmp_path / "link"))) == inode(moved)
 
 
-def test_a_path_that_changes_at_every_attempt_is_busy_not_refused(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def changing(*_: object, **__: object) -> int:
-        raise BlockingIOError(errno.EAGAIN, "again")
-
-    with place.tree() as tree:
-        monkeypatch.setattr("basestation_runner.syscalls.openat2", changing)
+def test_a_path_that_changes_at_every_attempt_is_busy_not_refused(place: Place) -> None:
+    with place.tree() as tree, failing(errno.EAGAIN):
         with pytest.raises(PathBusyError):
             tree.open_directory(place.named("mission"))
         with pytest.raises(PathBusyError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
 
-from basestation_runner.paths import PathRefusedError, Tree
+from basestation_runner.paths import PathRefusedError
 from tests.process import as_nobody
+from tests.unit.paths.tree import Tree, failing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,13 +63,10 @@ def test_a_jailed_path_below_a_directory_that_is_closed_to_the_job_is_the_jails_
 
 
 def test_a_jailed_path_of_which_nothing_can_be_opened_is_the_jails_root_and_the_path(
-    jail: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    jail: Tree, tmp_path: Path
 ) -> None:
-    def closed(*_: object, **__: object) -> int:
-        raise PermissionError
-
-    monkeypatch.setattr("basestation_runner.syscalls.openat2", closed)
-    assert jail.host_path("/home/sg123") == f"{tmp_path}/jail/home/sg123"
+    with failing(errno.EACCES):
+        assert jail.host_path("/home/sg123") == f"{tmp_path}/jail/home/sg123"
 
 
 def test_a_relative_word_is_no_path_of_a_jail(jail: Tree) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from basestation_runner.paths import PathRefusedError, Tree, path_of
+from basestation_runner.paths import PathRefusedError, path_of
 from tests.process import NOBODY, as_nobody, open_descriptors
+from tests.unit.paths.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from basestation_runner.paths import PathRefusedError, Tree
+from basestation_runner.paths import PathRefusedError
 from tests.process import NOBODY, as_nobody, open_descriptors
 from tests.unit.paths.places import Place, inode, inode_of
+from tests.unit.paths.tree import Tree
 
 
 def test_a_root_that_is_missing_or_no_directory_cannot_be_used(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from basestation_runner.paths import PathRefusedError, Tree, join_jail, lies_beneath
+from basestation_runner.paths import PathRefusedError, join_jail, lies_beneath
 from tests.process import as_nobody
 from tests.unit.paths.places import REFUSALS, Place, inode, inode_of
+from tests.unit.paths.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
