@@ -17,8 +17,8 @@ _WHAT: Final = {
 def apply(order: Order, leaf: Leaf) -> tuple[int | None, list[str]]:
     """Set the limits of a job's cgroup.
 
-    Returns how many bytes of memory each of its processes may have for want of a cgroup, and warnings. They name no job,
-    so that they are told once for a site.
+    Returns how many bytes of memory each of its processes may have for want of a cgroup, and warnings, which name no
+    job, so that they are told once for a site.
     """
     left = leaf.limit({name: limit for name, limit in order.limits.items() if name != RUNTIME})
     warnings = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.host.helper_client import Station, launcher
+from tests.host.helper_client import Station
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
