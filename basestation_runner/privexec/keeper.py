@@ -7,6 +7,7 @@ again.
 """
 
 import os
+import resource  # noqa: F401 - wait4 returns something of it; nothing may be imported after the fork
 import signal
 import socket
 import time

@@ -455,21 +455,3 @@ def test_the_kept_end_of_a_log_is_the_jobs_own_and_bounded(station: Station, sit
         "log_tail"
     ]
     assert tail == "x" * 4092 + "end\n"
-
-
-def test_the_kept_end_of_a_log_begins_with_the_jobs_first_words_however_slow_its_keeper_is(
-    station: Station, site: Site
-) -> None:
-    station.daemon.stop()
-    slow = """
-import os
-from basestation_runner.privexec import child, forkserver  # which takes the true one
-def receive(*arguments, real=child.receive):
-    data, descriptors = real(*arguments)
-    while descriptors and not os.fstat(descriptors[0]).st_size:
-        pass
-    return data, descriptors
-child.receive = receive
-"""
-    station.start(command=[str(launcher(station.installation, slow))])
-    assert station.run(station.order(site, station.mission(site), "do.sh", "echo first"))["log_tail"] == "first\n"

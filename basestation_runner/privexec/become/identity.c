@@ -92,7 +92,8 @@ static int join_cgroup(const struct identity *who, char *warning, size_t size)
     warning[0] = '\0';
     if (who->cgroup_procs[0] == '\0')
         return 0;
-    int procs = open(who->cgroup_procs, O_WRONLY | O_CLOEXEC);
+    /* Made where a plain directory stands in for a cgroup; a real one has it. */
+    int procs = open(who->cgroup_procs, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (procs < 0 || write(procs, "0", 1) != 1)
         snprintf(warning, size, "limits are not applied, the job's cgroup cannot be joined: %s", strerror(errno));
     if (procs >= 0)
