@@ -264,7 +264,10 @@ def _environment(
     }, warnings
 
 
-_HERE: Final = (Wish("the sandbox", ("here",)), Wish("the sandbox ", ("here",)))
+_HERE: Final = (
+    Wish("the mission directory for the sandbox", ("here",)),
+    Wish("the mission directory, once more for the sandbox", ("here",)),
+)
 """The mission directory, twice: a sandbox may show it at two paths."""
 
 
