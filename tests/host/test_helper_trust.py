@@ -57,7 +57,7 @@ def test_a_helper_that_serves_holds_exactly_its_two_capabilities_and_passes_none
     assert (status["CapInh"], status["CapAmb"]) == (NONE, NONE)
 
 
-def test_a_keeper_holds_no_more_than_the_helper_and_is_as_closed(station: Station) -> None:
+def test_a_keeper_holds_the_helpers_two_capabilities_and_is_as_closed(station: Station) -> None:
     site = station.add_shell_site("one")
     helper = station.start()
     with Gate(station.installation.top / "gate") as gate:
@@ -66,7 +66,8 @@ def test_a_keeper_holds_no_more_than_the_helper_and_is_as_closed(station: Statio
         keeper = parent_of(job)
         assert keeper != helper.pid
         status = status_of(keeper)
-        assert [status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [BOTH, BOTH, NONE, NONE]
+        # The last two reach what it executes: the program that becomes each job, and nothing else.
+        assert [status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")] == [BOTH] * 4
         assert Path(f"/proc/{keeper}/cmdline").read_text().rstrip("\0") == "runner-keeper:one"
         assert cannot_look_into(station.installation, keeper)
         links = {os.readlink(f"/proc/{keeper}/fd/{number}") for number in os.listdir(f"/proc/{keeper}/fd")}  # noqa: PTH115, PTH208
@@ -75,6 +76,23 @@ def test_a_keeper_holds_no_more_than_the_helper_and_is_as_closed(station: Statio
         assert len(sockets) == 2, "its job's and the fork server's, and none of the helper's"
         gate.open()
         station.client.event(str(order["job_id"]), "ended")
+
+
+def test_a_child_that_waits_for_its_job_has_nothing_of_the_keepers_and_is_as_closed(station: Station) -> None:
+    station.add_shell_site("one")
+    (server,) = children_of(station.start().pid)()
+
+    def waiting() -> list[int]:
+        found = [child for keeper in children_of(server)() for child in children_of(keeper)()]
+        return [child for child in found if status_of(child)["State"].startswith("S")]
+
+    until(waiting, "a child that waits")
+    (child,) = waiting()
+    assert title_of(child) == status_of(child)["Name"] == "runner-become"
+    assert cannot_look_into(station.installation, child)
+    numbers = {int(name) for name in os.listdir(f"/proc/{child}/fd")}  # noqa: PTH208 - names
+    assert numbers == {0, 1, 2, 3, 4}
+    assert Path(f"/proc/{child}/environ").read_bytes() == b""
 
 
 def test_no_process_of_the_helpers_own_account_can_read_its_memory(station: Station) -> None:
