@@ -10,7 +10,7 @@ NEEDED: Final = 1 << prctl.CAP_SETGID | 1 << prctl.CAP_SETUID
 
 
 class ProcessStatus(NamedTuple):
-    """The part of /proc/self/status that decides about privileges. `held` is the union of all four capability sets."""
+    """The part of /proc/<pid>/status that decides about privileges. `held` is the union of all four capability sets."""
 
     uids: tuple[int, ...]
     gids: tuple[int, ...]
@@ -30,9 +30,9 @@ class ProcessStatus(NamedTuple):
         return self.inheritable | self.permitted | self.effective | self.ambient
 
 
-def process_status() -> ProcessStatus:
-    """Read this process's /proc/self/status: the kernel's own words, not what a library believes."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+def process_status(pid: int | None = None) -> ProcessStatus:
+    """Read a process's status, this one's by default: the kernel's own words, not what a library believes."""
+    with open(f"/proc/{'self' if pid is None else pid}/status", encoding="ascii", errors="replace") as status:
         fields = dict(line.split(":", 1) for line in status)
     numbers = {name: tuple(map(int, fields[name].split())) for name in ("Uid", "Gid", "Groups")}
     masks = {name: int(fields[name], 16) for name in ("SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapAmb")}

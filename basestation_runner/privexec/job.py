@@ -77,7 +77,7 @@ class JobPlan:
     def __init__(self, work: Work) -> None:
         """Nothing is known yet of what is there."""
         self._order = work.order
-        self._home = _Home(work.account, work.cache_dir)
+        self._home = HomePlaces(work.account, work.cache_dir)
         self._gid = work.who.groups[0]  # also of a log that is made
         self._argv: Sequence[str] = ()
         self._environment: Mapping[str, str] = {}
@@ -103,7 +103,8 @@ class JobPlan:
         """Make command and environment of what was found."""
         order = self._order
         self._argv = [*order.program, *self._translated(found), *order.appended_args]
-        self._environment, self.warnings = _environment(order, self._home, found)
+        self._environment = _environment(order, self._home, found)
+        self.warnings = self._home.warnings(found)
 
     @property
     def told(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class StepPlan:
         self._order = work.order
         self._step = work.order.steps[number]
         self._what = work.order.step_title(number)
-        self._home = _Home(work.account, work.cache_dir)
+        self._home = HomePlaces(work.account, work.cache_dir)
         self._is_outer = self._step.origin == PROFILE
         self._environment: Mapping[str, str] = {}
 
@@ -172,7 +173,7 @@ class StepPlan:
         if self._has_sandbox and found[self._entry] != _YES:
             raise RefusedError("the mission directory is gone")
         left_out = self._order.added_env if self._is_outer else ()
-        self._environment, _ = _environment(self._order, self._home, found, left_out=left_out)
+        self._environment = _environment(self._order, self._home, found, left_out=left_out)
 
     def view(self) -> Sequence[Wish]:
         """Return what its sandbox shows: the job's own steps are shut in as the job is."""
@@ -195,20 +196,30 @@ class StepPlan:
         return Wish(self._what, ("try", *_tree(self._order), self._order.mission_dir))
 
 
-class _Home:
+class HomePlaces:
     """The places of an account that its environment names if they are its own."""
 
     def __init__(self, account: nss.Account, cache_dir: str) -> None:
+        """Nothing is known yet of what is there."""
         self.account = account
         self.cache = f"{cache_dir}/{account.name}"
         self._home_wish = Wish("the account's home", ("private", account.home))
         self._cache_wish = Wish("the account's cache", ("cache", self.cache))
         self.wishes = (self._home_wish, self._cache_wish)
+        """What finds out about them."""
 
     def has_cache(self, found: Found) -> bool:
+        """Tell whether the account has a cache directory of its own."""
         return found[self._cache_wish] == _YES
 
+    def warnings(self, found: Found) -> list[str]:
+        """Return what the site should hear of."""
+        if self.has_cache(found):
+            return []
+        return [f"{self.cache} is not {self.account.name}'s own: MPLCONFIGDIR stays unset"]
+
     def directory(self, found: Found) -> str:
+        """Return the job's HOME."""
         # Never the mission directory: programs read code and commands from their home (Python its user site), and
         # whoever can write there would run them as the site before the listed script.
         if found[self._home_wish] == _YES:
@@ -244,12 +255,9 @@ def _on_host(order: Order, wish: Wish, found: Found) -> str:
     return found[wish] or (join_jail(jail_root, path) if order.jailed and jail_root else path)
 
 
-def _environment(
-    order: Order, home: _Home, found: Found, *, left_out: Sequence[str] = ()
-) -> tuple[Mapping[str, str], list[str]]:
-    """Return the whole environment, made from nothing, and warnings. Variables of `left_out` are not in it."""
+def _environment(order: Order, home: HomePlaces, found: Found, *, left_out: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return the whole environment, made from nothing. Variables of `left_out` are not in it."""
     account, has_cache = home.account, home.has_cache(found)
-    warnings = [] if has_cache else [f"{home.cache} is not {account.name}'s own: MPLCONFIGDIR stays unset"]
     return {
         "PATH": _PATH,
         "HOME": home.directory(found),
@@ -261,7 +269,7 @@ def _environment(
         **{name: value for name, value in order.env.items() if name not in left_out},
         "RUNNER_SITE": order.site.name,
         "RUNNER_JOB_ID": order.job_id,
-    }, warnings
+    }
 
 
 _HERE: Final = (

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
 from basestation_runner import processes, proctitle, protocol
-from basestation_runner.privexec import accounts, ending, limits
+from basestation_runner.privexec import accounts, ending, limits, probe
 from basestation_runner.privexec.accounts import Caller, Resolved
 from basestation_runner.privexec.child import Child, clock, receive, spawn
 from basestation_runner.privexec.claims import Claims
@@ -89,11 +89,15 @@ def keep(order: int, post: Post, report: int, child: Child, become: int) -> bool
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "account", "uid",
     "groups", "command", "argv", "env", "warnings"}, {"outcome": "refused" or "temporary", "reason", "absent"}, or, when
     another keeper has claimed the job, {"outcome": "claimed"}; of each step that has ended {"outcome": "step", …}; and
-    after a start, or when steps have run and the job cannot be run any more, {"outcome": "ended", "record"}.
+    after a start, or when steps have run and the job cannot be run any more, {"outcome": "ended", "record"}. Of a
+    probe it says {"outcome": "probed", …}.
     """
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
+        if wanted.is_probe:
+            _probe(wanted, post, report, child)
+            return False
         try:
             steps = _start(wanted, post, report, child, become)
         except (RefusedError, NotNowError, _ClaimedError):
@@ -135,8 +139,20 @@ def _settle_in(kept: set[int]) -> None:
     processes.close_all_but({0, 1, 2} | kept)
 
 
-def _start(order: Order, post: Post, report: int, child: Child, become: int) -> Steps | None:
-    """Start the job, once, after the steps before it; return its steps if it has any."""
+def _probe(order: Order, post: Post, report: int, child: Child) -> None:
+    """Say what a job of the site would be, by a child that becomes one as far as its program."""
+    try:
+        resolved, who, warnings = _prepare(order, post, child)
+        told = probe.probed(order, resolved, who, child, post.cache_dir)
+    finally:
+        child.end()
+        Leaf(order.cgroup).remove()
+    told["warnings"] = warnings + told["warnings"]
+    _report(report, outcome="probed", **told)
+
+
+def _prepare(order: Order, post: Post, child: Child) -> tuple[Resolved, Identity, list[str]]:
+    """Decide whom the child becomes, make its cgroup, and tell it; return that and warnings."""
     resolved = _resolve(order, post.caller)
     leaf = Leaf(order.cgroup)
     procs, faults = leaf.make(memory_high_mb=order.site.memory_high_mb, memory_max_mb=order.site.memory_max_mb)
@@ -152,8 +168,13 @@ def _start(order: Order, post: Post, report: int, child: Child, become: int) -> 
         cgroup_procs=procs,
         address_space=address_space,
     )
-    end = Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id))
-    child.become(who, end)
+    child.become(who, Ending(who, child.pid, leaf, is_cancelled=lambda: post.claims.is_cancelled(order.job_id)))
+    return resolved, who, warnings
+
+
+def _start(order: Order, post: Post, report: int, child: Child, become: int) -> Steps | None:
+    """Start the job, once, after the steps before it; return its steps if it has any."""
+    resolved, who, warnings = _prepare(order, post, child)
     work = Work(order, resolved.account, who, post.cache_dir)
     steps = None
     if order.before or order.after:

@@ -114,6 +114,32 @@ class Order(NamedTuple):
         """Return what people call a step."""
         return self.steps[number].title("pre_exec" if number < len(self.before) else "post_exec")
 
+    @classmethod
+    def of_probe(cls, job_id: str, site: OrderedSite, cgroup: str | None) -> "Order":
+        """Return the order to find out what a job of the site would be, and to run nothing."""
+        return cls(
+            job_id=job_id,
+            site=site,
+            application="",
+            timing_line=False,
+            home="/",
+            mission_dir="/",
+            log_file="/",
+            jailed=False,
+            script="",
+            program=(),
+            own_args=(),
+            appended_args=(),
+            env={},
+            request=None,
+            cgroup=cgroup,
+        )
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it runs nothing."""
+        return not self.program
+
     def to_bytes(self) -> bytes:
         """Return what `from_bytes` makes an equal order of."""
         return json.dumps({**self._asdict(), "site": self.site._asdict()}).encode()

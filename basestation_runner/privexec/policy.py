@@ -48,7 +48,7 @@ def order(config: Config, message: Mapping[str, Any], missing: Mapping[str, str]
         raise NotNowError(reason)
     return Order(
         job_id=message["job_id"],
-        site=_ordered(site),
+        site=ordered_site(site),
         application=application.name,
         timing_line=application.timing_line,
         home=message["home"],
@@ -154,7 +154,7 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str, missin
     mission_dir = _value_after("--mission_dir", args) or os.path.dirname(log_file)
     return Order(
         job_id=job_id,
-        site=_ordered(site),
+        site=ordered_site(site),
         application=application.name,
         timing_line=False,  # the legacy watcher writes that line itself
         home=mission_dir,
@@ -173,7 +173,8 @@ def legacy_order(config: Config, message: Mapping[str, Any], job_id: str, missin
     )
 
 
-def _ordered(site: Site) -> OrderedSite:
+def ordered_site(site: Site) -> OrderedSite:
+    """Return the part of a site's entry that counts for one of its jobs."""
     return OrderedSite(
         name=site.name,
         runner_user=site.runner_user,
