@@ -24,6 +24,8 @@ CHECKED := basestation_runner bench cmd tests
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
 # What jobs of some profiles need, for the tests of those: root can install it.
 TEST_PACKAGES := bubblewrap mpich openmpi-bin
+# Most tests wait for processes, so that some can run at a time: a file's in one process, the slow directories first.
+SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 BINARY_VENV := build/binary/venv
 BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
@@ -72,8 +74,8 @@ test: APT_PACKAGES += $(TEST_PACKAGES)
 endif
 
 .PHONY: test
-test: setup ## run the tests; as root also those that make accounts and drop privileges (ARGS for pytest)
-	@if (( $$(id -u) == 0 )); then export RUNNER_MUST_RUN=privileged; fi; $(BIN)/pytest $(ARGS)
+test: setup ## run the tests, some at a time; as root also those that drop privileges (ARGS for pytest, -n0 for one at a time)
+	@if (( $$(id -u) == 0 )); then export RUNNER_MUST_RUN=privileged; fi; $(BIN)/pytest $(SIDE_BY_SIDE) $(ARGS)
 
 .PHONY: fuzz
 fuzz: setup ## try new inputs on parsers and loader (FUZZ_SECONDS=60, FUZZ_SEED to repeat a run)

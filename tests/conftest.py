@@ -1,4 +1,4 @@
-"""What all tests share: the fixtures of those that need root, and hypothesis without a clock.
+"""What all tests share: a directory, the fixtures of those that need root, and hypothesis without a clock.
 
 Without root such tests are skipped, unless RUNNER_MUST_RUN has the word privileged in it: then they fail.
 """
@@ -6,6 +6,8 @@ Without root such tests are skipped, unless RUNNER_MUST_RUN has the word privile
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "privileged" in getattr(item, "fixturenames", ()):
             item.add_marker("privileged")
+
+
+@pytest.fixture
+def anyones() -> Iterator[Path]:
+    """A directory that every account can reach and write in."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # pytest keeps its own private
+        Path(directory).chmod(0o777)
+        yield Path(directory).resolve()
 
 
 @pytest.fixture(scope="session")

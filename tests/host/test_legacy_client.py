@@ -116,10 +116,8 @@ def client(station: Station) -> LegacyClient:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o755)
-    with Gate(tmp_path / "gate") as gate:
+def gate(station: Station) -> Iterator[Gate]:
+    with Gate(station.installation.top / f"gate-{uuid.uuid4()}") as gate:
         yield gate
 
 

@@ -65,7 +65,7 @@ def test_the_variables_are_gone_once_taken(manager: socket.socket, monkeypatch: 
 @pytest.mark.parametrize(
     ("timeout", "pid", "interval"),
     [
-        ("3000000", str(os.getpid()), 1.5),
+        pytest.param("3000000", str(os.getpid()), 1.5, id="own"),
         ("3000000", "", 1.5),
         ("3000000", "1", None),
         ("0", "", None),

@@ -402,10 +402,16 @@ def fake_helper() -> Iterator[FakeHelper]:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def directory(tmp_path: Path) -> Path:
+    """Where the bench is."""
+    return tmp_path
+
+
+@pytest.fixture
+def bench(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A bench whose helper runs; what a test starts is stopped."""
     with loop_thread() as loop:
-        made = Bench(tmp_path, loop, monkeypatch)
+        made = Bench(directory, loop, monkeypatch)
         made.helper.start()
         yield made
         made.stop()

@@ -23,6 +23,7 @@ from tests.process import as_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.watch.conftest import Bench
 
@@ -45,6 +46,12 @@ MESSAGES = st.one_of(
         if name not in {"hold", "return"}  # of these, the right ones change what other examples find
     ),
 )
+
+
+@pytest.fixture
+def directory(anyones: Path) -> Path:
+    """Where the bench is: other accounts must reach the control socket."""
+    return anyones
 
 
 @pytest.fixture
@@ -201,8 +208,6 @@ def is_possible(bench: Bench) -> bool:
 @pytest.mark.usefixtures("privileged")
 def test_strangers_cannot_take_roots_place(site: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "MOST_CONNECTIONS", 3)
-    for path in (site.directory, *site.directory.parents[:3]):
-        path.chmod(0o755)
     with ExitStack() as stack:
         with as_nobody():
             for _ in range(3):
@@ -216,8 +221,6 @@ def test_strangers_cannot_take_roots_place(site: Bench, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("privileged")
 def test_a_caller_of_whom_nothing_is_known_gets_one_clear_refusal(site: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in (site.directory, *site.directory.parents[:3]):
-        path.chmod(0o755)
     monkeypatch.setattr(nss, "account_by_uid", lambda _: None)
     with as_nobody():
         client = Client(site.options.control_socket)
@@ -227,8 +230,6 @@ def test_a_caller_of_whom_nothing_is_known_gets_one_clear_refusal(site: Bench, m
 
 @pytest.mark.usefixtures("privileged")
 def test_a_name_service_that_hangs_keeps_nobody_else_waiting(site: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in (site.directory, *site.directory.parents[:3]):
-        path.chmod(0o755)
     gate_read, gate = os.pipe()
     monkeypatch.setattr(nss, "account_by_uid", lambda _: os.read(gate_read, 1))
     try:

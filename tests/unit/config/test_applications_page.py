@@ -20,7 +20,7 @@ EXAMPLES = [block for block in BLOCKS if "applications:\n" in block]
 REQUESTS = [block for block in BLOCKS if block.startswith("/home/")]
 
 
-@pytest.mark.parametrize("name", [*fields_dict(Application), *fields_dict(Additions), *BASE_ENV])
+@pytest.mark.parametrize("name", [*fields_dict(Application), *fields_dict(Additions), *sorted(BASE_ENV)])
 def test_each_field_has_its_line(name: str) -> None:
     assert f"`{name}`" in PAGE
 
