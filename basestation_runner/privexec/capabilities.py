@@ -76,6 +76,11 @@ def secure_helper(*, hands_on: bool = False) -> bool:
             f"the helper holds a part of what it needs (effective capability mask {now.effective:#x})",
             hint="give it both: AmbientCapabilities=CAP_SETUID CAP_SETGID",
         )
+    if hands_on and now.ambient != now.held:
+        raise RunnerError(
+            f"what the helper executes does not get its capabilities (ambient capability mask {now.ambient:#x})",
+            hint="give it both as ambient ones: AmbientCapabilities=CAP_SETUID CAP_SETGID",
+        )
     if not hands_on:  # nothing that the helper might ever execute needs them
         prctl.cap_inheritable.limit()  # the ambient set falls with it
     # Its memory holds every site's environment; another process of its account must not read or trace it.

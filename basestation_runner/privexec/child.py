@@ -7,6 +7,7 @@ memory that a site should not have.
 import errno
 import fcntl
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -30,8 +31,11 @@ _PASSING: Final = frozenset(
 _LINK: Final = 3
 """The descriptor on which the child finds its end of the link."""
 
+_UNTOLD: Final = 1
+"""The exit code of a child that was told nothing."""
+
 _TAIL_BYTES: Final = 4096
-_MESSAGE_BYTES: Final = 1 << 17
+_MESSAGE_BYTES: Final = 1 << 16
 _IDENTITY: Final = "-1"
 _PROGRAM: Final = "-2"
 """What a fault is about, instead of a wish's number."""
@@ -81,10 +85,10 @@ class Child:
         self.warnings: list[str] = []
         self._ending: Ending | None = None
         self._address_space: int | None = None
-        self._program = ""
+        self._program = "its process"
         self._wishes: Sequence[Wish] = ()
-        self._found: Mapping[Wish, str] | None = None
-        self._is_executing = False
+        self._results: list[str] = []
+        self._is_told = False
 
     @property
     def ending(self) -> Ending:
@@ -94,8 +98,8 @@ class Child:
 
     @property
     def has_executed(self) -> bool:
-        """Whether it was told to execute its program, and nothing has kept it from that as far as it has said."""
-        return self._is_executing and self.fault is None
+        """Whether it was told to execute its program, and has not said that it could not: then that may have run."""
+        return self._is_told and self.fault is None
 
     def become(self, who: Identity, ending: Ending, log: Log | None = None) -> None:
         """Have it drop to what it shall be; it then waits. `log` is where a step of the job writes to."""
@@ -111,7 +115,7 @@ class Child:
         try:
             plan.take(found)
         except RefusedError as error:
-            self._forgo(error)
+            self._forgo(Fault(str(error), passes=False))
         return self.fault is None
 
     def execute(self, plan: Plan) -> None:
@@ -121,29 +125,31 @@ class Child:
             return
         try:
             execution = plan.execution(found)
-            self._tell_to_execute(execution)
         except RefusedError as error:
-            self._forgo(error)
+            self._forgo(Fault(str(error), passes=False))
             return
         self._program = execution.what
-        self._is_executing = True
+        self._is_told = self._tell_to_execute(execution)
         self.ending.await_start(self.socket.fileno(), self._hear)
         self.started_at, self.began = time.time(), time.monotonic()
 
-    def _forgo(self, error: RefusedError) -> None:
-        self.fault = Fault(str(error), passes=False)
-        self.socket.close()
+    def _forgo(self, fault: Fault) -> None:
+        """Let it execute nothing, for a reason of ours."""
+        self.fault = fault
+        with suppress(OSError):  # it has ended already
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.ending.clear()  # its site may have stopped it
 
     def _fulfil(self, wishes: Sequence[Wish]) -> Mapping[Wish, str] | None:
         if not wishes:
             return {}
-        self._wishes, self._found = wishes, None
+        self._wishes, self._results = wishes, []
         self._tell(["open", *(word for wish in wishes for word in wish.words)])
-        self.ending.await_start(self.socket.fileno(), lambda: self._hear() and self._found is None)
-        return self._found
+        self.ending.await_start(self.socket.fileno(), lambda: self._hear() and len(self._results) < len(wishes))
+        has_all = self.fault is None and len(self._results) == len(wishes)
+        return dict(zip(wishes, self._results, strict=True)) if has_all else None
 
-    def _tell_to_execute(self, execution: Execution) -> None:
+    def _tell_to_execute(self, execution: Execution) -> bool:
         sandbox = execution.sandbox
         memory = self._address_space
         places = [] if sandbox is None else sandbox.places
@@ -151,26 +157,32 @@ class Child:
         for several in (places, execution.argv, [f"{name}={text}" for name, text in execution.environment.items()]):
             words += [str(len(several)), *map(str, several)]
         if sandbox is None:
-            self._tell(words)
-            return
+            return self._tell(words)
         options = bwrap.options_file(sandbox)
         try:
-            self._tell(words, [options])
+            return self._tell(words, [options])
         finally:
             os.close(options)
 
-    def _tell(self, words: Sequence[str], descriptors: Sequence[int] = ()) -> None:
-        """Say something to it. Raises RefusedError when a word cannot be said."""
-        if any("\0" in word for word in words):
-            raise RefusedError("it has a NUL in an argument or a variable")
-        data = b"".join(os.fsencode(word) + b"\0" for word in words)
-        file = os.memfd_create(words[0])
+    def _tell(self, words: Sequence[str], descriptors: Sequence[int] = ()) -> bool:
+        """Say something to it; return whether that has reached it. What cannot be said now is its fault."""
         try:
-            os.pwrite(file, data, 0)
-            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: seen later, as the end of file
+            data = _packed(words)
+            file = os.memfd_create(words[0])
+            try:
+                os.pwrite(file, data, 0)
                 socket.send_fds(self.socket, [b"."], [file, *descriptors])
-        finally:
-            os.close(file)
+            finally:
+                os.close(file)
+        except (BrokenPipeError, ConnectionResetError):  # it has ended: seen as the end of file
+            return False
+        except ValueError as error:
+            self._forgo(Fault(f"it cannot be started: {error}", passes=False))
+            return False
+        except OSError as error:
+            self._forgo(Fault(f"its process cannot be told: {error.strerror}", passes=error.errno in _PASSING))
+            return False
+        return True
 
     def _hear(self) -> bool:
         """Take one message; return False at the end."""
@@ -187,7 +199,7 @@ class Child:
             readable, start = words
             self.log = Log(descriptors[0], readable == "1", int(start))
         elif kind == "found":
-            self._found = dict(zip(self._wishes, words, strict=True))
+            self._results += words
         else:
             self.fault = self._fault(*words)
         return True
@@ -197,8 +209,8 @@ class Child:
             what = "its identity could not be taken on"
         else:
             what = job.shown(self._program if number == _PROGRAM else self._wishes[int(number)].what)
-        if kind == "failed":
-            return Fault(f"{what}: {os.strerror(int(text))}", passes=int(text) in _PASSING)
+        if kind == "failed":  # what fails before there is anything of the job's is the host's affair
+            return Fault(f"{what}: {os.strerror(int(text))}", passes=number == _IDENTITY or int(text) in _PASSING)
         return Fault(f"{what}: {text}", passes=kind == "busy")
 
     def close(self) -> None:
@@ -211,24 +223,39 @@ class Child:
         """Let it end, if it has not: it runs nothing without this process's word."""
         self.close()
         with suppress(ChildProcessError):
-            if self._ending is not None:
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises when it was reaped
-                self._ending.clear()  # its site may have stopped it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises when it was reaped
+            if self._ending is None:
+                os.kill(self.pid, signal.SIGKILL)  # somebody may have stopped it
+            else:
+                self._ending.clear()
             os.waitpid(self.pid, 0)
 
 
 def open_program() -> int:
-    """Return a descriptor of the child's program, as it is now: an upgrade may replace the file. Raises RunnerError."""
+    """Return a descriptor of the child's program, as it is now: an upgrade may replace the file.
+
+    Raises RunnerError when it cannot be executed: a child of it has been started and has ended as it should.
+    """
     try:
         descriptor = os.open(program.BECOME, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            become = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LINK + 1)  # a child has something else at _LINK
+        finally:
+            os.close(descriptor)
+        tried = spawn(become)
     except OSError as error:
-        what = f"the program that becomes each job cannot be opened: {error.strerror}"
-        hint = "install the whole package; in a checkout: make setup"
-        raise RunnerError(what, where=program.BECOME, hint=hint) from error
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LINK + 1)  # the child has something else at _LINK
-    finally:
-        os.close(descriptor)
+        raise _unusable(str(error.strerror)) from error
+    tried.close()
+    _, status = os.waitpid(tried.pid, 0)
+    if os.waitstatus_to_exitcode(status) != _UNTOLD:
+        raise _unusable(f"wait status {status}")
+    return become
+
+
+def _unusable(why: str) -> RunnerError:
+    what = f"the program that becomes each job cannot be executed: {why}"
+    hint = "install the whole package; in a checkout: make setup"
+    return RunnerError(what, where=program.BECOME, hint=hint)
 
 
 def spawn(become: int) -> Child:
@@ -246,6 +273,13 @@ def spawn(become: int) -> Child:
             ours.close()
             raise
     return Child(pid, ours)
+
+
+def _packed(words: Sequence[str]) -> bytes:
+    """Return words as the child reads them. Raises ValueError when one cannot be said."""
+    if any("\0" in word for word in words):
+        raise ValueError("a NUL is in an argument or a variable")
+    return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
 def receive(channel: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:

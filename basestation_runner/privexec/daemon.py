@@ -64,22 +64,22 @@ def run(options: HelperOptions) -> int:
 
     missing = support.missing()
     events = Loop()
-    cgroups = _cgroups(options.cgroup_root, config)
-    table = Jobs(events, claims, cgroups, forks)
-    table.adopt()
-
-    read = partial(_texts, options, privileged=changes)
-    reload = Reload(events, read, caller, lambda new: _use(new, requests, cgroups))
-    requests = Requests(config, table, events, reload.ask, probes=Probes(events, forks, cgroups), missing=missing)
-    server = Server(events, requests.take, caller.watcher_uid)
-    server.listen(str(options.priv_exec_socket), caller.watcher_gid)
     lost: list[str] = []
 
     def on_lost() -> None:
         lost.append("the fork server has ended")
         events.stop()
 
+    cgroups = _cgroups(options.cgroup_root, config)
+    table = Jobs(events, claims, cgroups, forks)
+    table.adopt()
     forks.begin(events, Post(caller, claims, str(options.cache_dir)), on_lost)
+
+    read = partial(_texts, options, privileged=changes)
+    reload = Reload(events, read, caller, lambda new: _use(new, requests, cgroups))
+    requests = Requests(config, table, events, reload.ask, probes=Probes(events, forks, cgroups), missing=missing)
+    server = Server(events, requests.take, caller.watcher_uid)
+    server.listen(str(options.priv_exec_socket), caller.watcher_gid)
 
     def status() -> str:
         return f"{len(requests.config.sites)} sites, {table.alive} jobs running"

@@ -50,12 +50,15 @@ class Ending:
         self._leaf = leaf
         self._is_cancelled = is_cancelled
         self._pause = FIRST_PAUSE
+        self._start_by: float | None = None
 
     def await_start(self, channel: int, hear: Callable[[], bool]) -> None:
         """Wait until `hear`, called whenever `channel` is readable, returns False: its program runs, or it has ended.
 
-        It is killed when it is cancelled, or when START_SECONDS have passed.
+        It is killed when it is cancelled, or START_SECONDS after the first such wait.
         """
+        if self._start_by is None:
+            self._start_by = time.monotonic() + START_SECONDS
         goes_on = True
 
         def heard() -> bool:
@@ -63,7 +66,11 @@ class Ending:
             goes_on = hear()
             return not goes_on
 
-        self._wait(channel, heard, time.monotonic() + START_SECONDS, SLOW)
+        self._wait(channel, heard, self._start_by, SLOW)
+
+    def start_anew(self) -> None:
+        """Give it START_SECONDS again: it has had to wait for something else than itself."""
+        self._start_by = None
 
     def wait(self, until: float | None) -> None:
         """Wait until the job's process has ended; end it when it is cancelled, or after `until` (monotonic clock)."""
@@ -122,7 +129,10 @@ class Ending:
         """Signal the process group: as the job, and as what its process is before it has become that."""
         for uid in (self._who.uid, os.getuid()) if self._who.changes else (os.getuid(),):
             with suppress(ProcessLookupError, PermissionError), _acting_as(uid):
-                os.killpg(self._pid, number)
+                try:
+                    os.killpg(self._pid, number)
+                except ProcessLookupError:  # it has no group of its own yet
+                    os.kill(self._pid, number)
 
 
 @contextmanager

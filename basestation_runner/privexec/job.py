@@ -1,4 +1,4 @@
-"""What a job's child is to open and to execute, made from its order and from what the child has found. Pure.
+"""What a job's child is to open and to execute, made from its order and from what the child has found.
 
 The child (become/main.c) fulfils the wishes after the privilege drop, as the site, in their order; the first that it
 cannot fulfil ends it. What follows for command and environment is decided here, in the keeper.

@@ -64,8 +64,7 @@ def main(link: socket.socket, post: Post, become: int) -> NoReturn:
     try:
         _settle_in({link.fileno(), become, *post.claims.descriptors})
         proctitle.set_title(_TITLE)
-        # Started before there is a job for it: what it can do by then need not be waited for.
-        spare = spawn(become)
+        spare = _spare(become)
         while True:
             _, descriptors = receive(link, _MOST_NUMBER, PASSED_WITH_ORDER)
             if not descriptors:
@@ -77,13 +76,13 @@ def main(link: socket.socket, post: Post, become: int) -> NoReturn:
             os.close(order)
             os.close(report)
             proctitle.set_title(_TITLE)
-            spare = spawn(become)
+            spare = _spare(become)
             link.send(DONE)
     finally:
         os._exit(0)  # a forked process must never return into the fork server's loop
 
 
-def keep(order: int, post: Post, report: int, child: Child, become: int) -> bool:
+def keep(order: int, post: Post, report: int, spare: Child | None, become: int) -> bool:
     """Keep one job from look-up to exit record, with a child that waits for it; tell whether it had to be ended.
 
     Says on the pipe `report` how the start went: {"outcome": "started", "pid", "started_at", "account", "uid",
@@ -95,6 +94,7 @@ def keep(order: int, post: Post, report: int, child: Child, become: int) -> bool
     try:
         wanted = Order.from_bytes(os.pread(order, os.fstat(order).st_size, 0))
         proctitle.set_title(f"{_TITLE}:{wanted.site.name}")
+        child = spare or _started(become)
         if wanted.is_probe:
             _probe(wanted, post, report, child)
             return False
@@ -124,6 +124,13 @@ def keep(order: int, post: Post, report: int, child: Child, become: int) -> bool
     return False
 
 
+def _spare(become: int) -> Child | None:
+    """Start a child before there is a job for it, which then need not wait for that. Return None if that cannot be."""
+    with suppress(OSError):
+        return spawn(become)
+    return None
+
+
 def _settle_in(kept: set[int]) -> None:
     """Let go of everything that is the fork server's, and hear what that alone has heard.
 
@@ -137,6 +144,13 @@ def _settle_in(kept: set[int]) -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     processes.close_all_but({0, 1, 2} | kept)
+
+
+def _started(become: int) -> Child:
+    try:
+        return spawn(become)
+    except OSError as error:
+        raise NotNowError(f"the process that becomes it cannot be started: {error.strerror}") from error
 
 
 def _probe(order: Order, post: Post, report: int, child: Child) -> None:
@@ -212,7 +226,7 @@ def _release(order: Order, plan: JobPlan, post: Post, child: Child, steps: Steps
         steps.begin(child, plan)
     else:
         child.execute(plan)
-    if not child.has_executed or child.ending.reason is not None:
+    if not child.has_executed:
         _give_up(order, post, child)
 
 

@@ -60,8 +60,12 @@ def probed(order: Order, resolved: Resolved, who: Identity, child: Child, cache_
         if child.fault is None:
             raise NotNowError("its process ended, or hung, before it had become the site")
         raise NotNowError(child.fault.reason) if child.fault.passes else RefusedError(child.fault.reason)
+    try:
+        found = _of(child.pid)
+    except (OSError, KeyError) as error:  # /proc may hide other accounts' processes; of one that has ended it says less
+        raise NotNowError("/proc does not show what the site's process is") from error
     return {
-        **_of(child.pid),
+        **found,
         "account": resolved.account.name,
         "cgroup_root": order.cgroup,
         "cgroup_limits": dict(_cgroup_limits(Leaf(order.cgroup))),

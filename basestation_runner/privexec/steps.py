@@ -65,14 +65,17 @@ class Steps:
                 raise NotRunError(f"{order.step_title(number)} {failed}", self)
         self._require_wanted()
         self._note(job)
+        job.ending.start_anew()
         job.execute(plan)
+        if job.has_executed:
+            return
         if job.ending.reason is not None:
             was_cancelled = job.ending.reason == CANCELLED
             reason = "it was cancelled when it was about to run" if was_cancelled else f"it {_TOO_SLOW}"
             raise NotRunError(reason, self, cancelled=was_cancelled)
-        if not job.has_executed:
-            reason = "its process ended before the program was started" if job.fault is None else job.fault.reason
-            raise NotRunError(reason, self)
+        raise NotRunError(
+            "its process ended before the program was started" if job.fault is None else job.fault.reason, self
+        )
 
     def after(self, log: Log | None, *, did_run: bool, cancelled: bool) -> None:
         """Run the steps after the job, or after what kept it from running: then the profile's alone."""

@@ -1,5 +1,6 @@
 """What of the profiles' ways to run a job works on this host, tried out when the helper starts."""
 
+import fcntl
 import os
 import select
 import signal
@@ -43,7 +44,9 @@ def _unusable(program: str) -> str | None:
 
 def _try_out() -> str | None:
     """Run nothing in a sandbox; return why that is not possible, None if it is."""
-    place = bwrap.Place("/mnt", os.open("/usr", os.O_PATH | os.O_CLOEXEC), writable=False)
+    usr = os.open("/usr", os.O_PATH | os.O_CLOEXEC)
+    place = bwrap.Place("/mnt", fcntl.fcntl(usr, fcntl.F_DUPFD_CLOEXEC, bwrap.OPTIONS + 1), writable=False)
+    os.close(usr)
     tried = bwrap.enclosed(["/usr/bin/true"], _CLEAN, bwrap.View([place], (), network=False, directory="/"))
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -68,7 +71,8 @@ def _execute(writer: int, tried: bwrap.Enclosure) -> NoReturn:
         os.dup2(writer, 2)
         for descriptor in tried.places:
             os.set_inheritable(descriptor, True)
-        os.dup2(bwrap.options_file(tried), bwrap.OPTIONS)
+        options = fcntl.fcntl(bwrap.options_file(tried), fcntl.F_DUPFD_CLOEXEC, bwrap.OPTIONS + 1)
+        os.dup2(options, bwrap.OPTIONS)
         os.execve(tried.argv[0], [*tried.argv], tried.environment)  # noqa: S606 - an argument list of ours
     finally:
         os._exit(1)

@@ -36,7 +36,7 @@ SCRIPTS: Final = ("count.sh", "count-now.sh")
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the host is stuck."""
 _LOOK: Final = 0.2
-_IDLE: Final = frozenset({"runner-forkserv", "runner-keeper"})  # what the kernel keeps of their titles
+_IDLE: Final = frozenset({"runner-forkserv", "runner-keeper", "runner-become"})  # what the kernel keeps of their titles
 
 # Its first act says that it runs, in one write that appends; so a second run can never go unseen.
 _JOB: Final = """\

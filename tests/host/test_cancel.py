@@ -255,22 +255,21 @@ STOPS: Final = (
 import signal
 from basestation_runner.privexec.child import Child
 ending.START_SECONDS = {seconds}
-execute = Child.execute
-def stop_before(self, plan):
-    if any("stop here" in word for word in plan._argv):
+def stop_before(self, plan, real=Child.{what}):
+    if any("stop here" in word for word in plan._order.own_args):
         self.ending._signal(signal.SIGSTOP)  # as whoever has the site's account can do
-    execute(self, plan)
-Child.execute = stop_before
+    return real(self, plan)
+Child.{what} = stop_before
 """
 )
 
 
-def stopped_before_its_program(station: Station, seconds: float) -> Message:
-    """Order a job whose child stops just before its program, and return the order once it is claimed."""
+def stopped(station: Station, seconds: float, what: str) -> Message:
+    """Order a job whose child stops when it is told to `what`, and return the order once it is claimed."""
     station.daemon.stop()
-    station.start(command=[str(launcher(station.installation, STOPS.format(seconds=seconds)))])
+    station.start(command=[str(launcher(station.installation, STOPS.format(seconds=seconds, what=what)))])
     site = station.installation.sites["one"]
-    order = station.order(site, station.mission(site), "do.sh", ": stop here")
+    order = station.order(site, station.mission(site), "do.sh", "echo ran : stop here")
     station.dispatch(order)
     claim = station.installation.helper_state / "claims" / order["job_id"]
     until(claim.exists, "the job to be claimed")
@@ -278,7 +277,7 @@ def stopped_before_its_program(station: Station, seconds: float) -> Message:
 
 
 def test_a_job_that_does_not_get_to_its_program_can_be_cancelled(station: Station) -> None:
-    order = stopped_before_its_program(station, 1000)
+    order = stopped(station, 1000, "open")
     cancel(station, order["job_id"])
     event = station.client.event(order["job_id"], "temporary")
     assert event["reason"] == "it was cancelled while it was being started"
@@ -286,7 +285,25 @@ def test_a_job_that_does_not_get_to_its_program_can_be_cancelled(station: Statio
 
 
 def test_a_job_that_does_not_get_to_its_program_in_time_is_put_back(station: Station) -> None:
-    order = stopped_before_its_program(station, 0.2)
+    order = stopped(station, 0.2, "open")
     event = station.client.event(order["job_id"], "temporary")
     assert event["reason"] == "it could not be started within 0.2 s"
     assert station.output(station.installation.sites["one"], "echo ran") == "ran\n"
+
+
+def test_a_job_that_was_told_to_run_is_never_put_back(station: Station) -> None:
+    """Whether its program has begun by the time it is killed nobody knows: it must not run a second time."""
+    order = stopped(station, 1000, "execute")
+    until(lambda: Path(order["log_file"]).exists(), "the job to be told")
+    cancel(station, order["job_id"])
+    record = record_of(station, order)
+    assert (record["cancelled"], record["signal"]) == (True, signal.SIGKILL)
+    station.dispatch(order)
+    assert record_of(station, order) == record
+
+
+def test_a_job_that_was_told_to_run_and_is_too_slow_has_ended(station: Station) -> None:
+    order = stopped(station, 0.2, "execute")
+    record = record_of(station, order)
+    assert (record["cancelled"], record["signal"]) == (False, signal.SIGKILL)
+    assert "was killed: it did not get to its program in time" in Path(order["log_file"]).read_text()

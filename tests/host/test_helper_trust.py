@@ -6,12 +6,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from basestation_runner import program
 from basestation_runner.sandbox.installation import HELPER, WATCHER
 from basestation_runner.sandbox.program import write_launcher
 from tests.host.helper_client import DEADLINE, Gate, Station, launcher, parent_of
@@ -309,6 +311,33 @@ def test_a_place_to_import_from_that_others_can_write_or_make_is_refused(station
         f"sys.path.append({str(place)!r})",
     )
     assert f"{shared}: the helper uses it" in refuses_to_start(installation, command=[str(launcher)])
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("os.chmod(program.BECOME, 0o644)", "Permission denied"),
+        ("os.unlink(program.BECOME)", "No such file or directory"),
+        ("shutil.copy('/bin/true', program.BECOME)", "wait status 0"),
+    ],
+)
+def test_a_helper_whose_jobs_could_not_become_anything_does_not_start(station: Station, code: str, reason: str) -> None:
+    station.add_shell_site("one")
+    installation = station.installation
+    copy = installation.top / "runner-become"
+    shutil.copy(program.BECOME, copy)
+    copy.chmod(0o755)
+    prelude = f"import os, shutil\nfrom basestation_runner import program\nprogram.BECOME = {str(copy)!r}\n"
+    subprocess.run([sys.executable, "-c", prelude + code], check=True)
+    said = refuses_to_start(installation, command=[str(launcher(installation, prelude))])
+    assert f"{copy}: the program that becomes each job cannot be executed: {reason}" in said
+
+
+def test_a_helper_whose_capabilities_reach_nothing_that_it_executes_does_not_start(station: Station) -> None:
+    station.add_shell_site("one")
+    drops = "import ctypes\nif 'fork-server' in sys.argv: ctypes.CDLL(None).prctl(47, 4, 0, 0, 0)  # the ambient set\n"
+    said = refuses_to_start(station.installation, command=[str(launcher(station.installation, drops))])
+    assert "AmbientCapabilities=CAP_SETUID CAP_SETGID" in said
 
 
 def test_a_library_that_others_can_write_is_refused(station: Station) -> None:

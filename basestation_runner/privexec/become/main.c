@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,15 @@ static _Noreturn void give_up(long wish)
     end();
 }
 
+/* Return the next string as a uid or GID; -1 would mean "as it is" to the kernel. */
+static uid_t id(void)
+{
+    unsigned long found = number();
+    if (found >= UINT32_MAX)
+        end();
+    return (uid_t)found;
+}
+
 /* become CHANGES UID CGROUP_PROCS GROUP... */
 static void become(int step_log)
 {
@@ -56,12 +66,12 @@ static void become(int step_log)
     if (has_become)
         end();
     who.changes = number() != 0;
-    who.uid = (uid_t)number();
+    who.uid = id();
     who.cgroup_procs = word();
     do {
         if (who.group_count == MOST_GROUPS)
             end();
-        who.groups[who.group_count++] = (gid_t)number();
+        who.groups[who.group_count++] = id();
     } while (has_word());
     if (drop(&who, warning, sizeof warning) != 0)
         give_up(IDENTITY);
@@ -75,6 +85,12 @@ static void become(int step_log)
 }
 
 /* The wishes of an `open` message. Each takes what belongs to it and adds its result to the answer. */
+
+static int added(const char *result)
+{
+    add(&answer, result);
+    return 0;
+}
 
 static int make_tree(void)
 {
@@ -103,7 +119,7 @@ static int enter(const char *path)
 /* tree JAILED COUNT ROOT... */
 static int wish_tree(void)
 {
-    return make_tree() == 0 ? add(&answer, "") : -1;
+    return make_tree() == 0 ? added("") : -1;
 }
 
 /* log PATH GROUP: told at once, so that every later reason can be written where the request's owner looks for it. */
@@ -113,7 +129,7 @@ static int wish_log(void)
     bool readable;
     struct stat facts;
     const char *path = word();
-    log_file = open_log(&tree, path, (gid_t)number(), &readable);
+    log_file = open_log(&tree, path, id(), &readable);
     if (log_file < 0)
         return -1;
     if (fstat(log_file, &facts) != 0)
@@ -122,13 +138,13 @@ static int wish_log(void)
     add_number(&opened, readable);
     add_number(&opened, (long)facts.st_size);
     send_to_keeper(&opened, log_file);
-    return add(&answer, "");
+    return added("");
 }
 
 /* enter PATH */
 static int wish_enter(void)
 {
-    return enter(word()) == 0 ? add(&answer, "") : -1;
+    return enter(word()) == 0 ? added("") : -1;
 }
 
 /* try JAILED COUNT ROOT... PATH: enter it, else "/". What has been begun is finished, whatever the job has done to its
@@ -139,7 +155,7 @@ static int wish_try(void)
     bool inside = enter(word()) == 0 && opened == 0;
     if (!inside && chdir("/") != 0)
         return failed();
-    return add_number(&answer, inside);
+    return added(inside ? "1" : "0");
 }
 
 /* directory PATH */
@@ -149,38 +165,38 @@ static int wish_directory(void)
     if (directory < 0)
         return -1;
     close(directory);
-    return add(&answer, "");
+    return added("");
 }
 
 /* translate PATH */
 static int wish_translate(void)
 {
     char path[PATH_MAX];
-    return host_path(&tree, word(), path) == 0 ? add(&answer, path) : -1;
+    return host_path(&tree, word(), path) == 0 ? added(path) : -1;
 }
 
 /* program PATH */
 static int wish_program(void)
 {
-    return require_file(word(), X_OK) == 0 ? add(&answer, "") : -1;
+    return require_file(word(), X_OK) == 0 ? added("") : -1;
 }
 
 /* script PATH */
 static int wish_script(void)
 {
-    return require_file(word(), R_OK) == 0 ? add(&answer, "") : -1;
+    return require_file(word(), R_OK) == 0 ? added("") : -1;
 }
 
 /* roots PATH */
 static int wish_roots(void)
 {
-    return require_roots_own(word()) == 0 ? add(&answer, "") : -1;
+    return require_roots_own(word()) == 0 ? added("") : -1;
 }
 
 /* private PATH */
 static int wish_private(void)
 {
-    return add_number(&answer, is_private(word()));
+    return added(is_private(word()) ? "1" : "0");
 }
 
 /* cache PATH */
@@ -188,7 +204,7 @@ static int wish_cache(void)
 {
     const char *path = word();
     mkdir(path, 0700); /* whatever comes of that, what is there then decides */
-    return add_number(&answer, is_private(path));
+    return added(is_private(path) ? "1" : "0");
 }
 
 /* A place of the host that a sandbox shows, told as NUMBER:PATH. */
@@ -202,7 +218,7 @@ static int add_place(int found)
     if (path_of(place, path) != 0)
         return -1;
     snprintf(text, sizeof text, "%d:%s", place, path);
-    return add(&answer, text);
+    return added(text);
 }
 
 /* here: the directory that has been entered. */
@@ -238,13 +254,18 @@ static int fulfil(const char *name)
     end();
 }
 
-/* open WISH... */
+/* open WISH...: the results go to the keeper in as many messages as they need. */
 static void open_all(void)
 {
     begin(&answer, "found");
-    for (long wish = 0; has_word(); wish++)
+    for (long wish = 0; has_word(); wish++) {
+        if (is_full(&answer)) {
+            send_to_keeper(&answer, -1);
+            begin(&answer, "found");
+        }
         if (fulfil(word()) != 0)
             give_up(wish);
+    }
     send_to_keeper(&answer, -1);
 }
 
@@ -289,8 +310,10 @@ static int hand_places(void)
 static const char **words(size_t count)
 {
     const char **list = calloc(count + 1, sizeof *list);
-    if (list == NULL)
-        end();
+    if (list == NULL) {
+        failed();
+        give_up(PROGRAM);
+    }
     for (size_t i = 0; i < count; i++)
         list[i] = word();
     return list;
@@ -319,7 +342,9 @@ int main(void)
     if (prepare() != 0)
         give_up(IDENTITY);
     for (;;) {
-        int besides = receive();
+        int besides;
+        if (receive(&besides) != 0)
+            give_up(PROGRAM);
         const char *order = word();
         if (strcmp(order, "become") == 0)
             become(besides);

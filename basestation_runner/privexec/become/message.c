@@ -3,6 +3,7 @@
 #include "fault.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,21 +25,25 @@ void begin(struct message *message, const char *kind)
     add(message, kind);
 }
 
-int add(struct message *message, const char *text)
+void add(struct message *message, const char *text)
 {
     size_t size = strlen(text) + 1;
     if (size > sizeof message->text - message->size)
-        return refused("the host's paths for it are too long together");
+        end();
     memcpy(message->text + message->size, text, size);
     message->size += size;
-    return 0;
 }
 
-int add_number(struct message *message, long number)
+void add_number(struct message *message, long number)
 {
     char text[24];
     snprintf(text, sizeof text, "%ld", number);
-    return add(message, text);
+    add(message, text);
+}
+
+bool is_full(const struct message *message)
+{
+    return sizeof message->text - message->size < 2 * PATH_MAX;
 }
 
 void send_to_keeper(const struct message *message, int descriptor)
@@ -62,7 +67,7 @@ void send_to_keeper(const struct message *message, int descriptor)
         end();
 }
 
-int receive(void)
+int receive(int *besides)
 {
     int descriptors[2] = {-1, -1};
     char byte;
@@ -81,21 +86,28 @@ int receive(void)
     do
         count = recvmsg(KEEPER, &whole, MSG_CMSG_CLOEXEC);
     while (count < 0 && errno == EINTR);
-    struct cmsghdr *header = count == 1 ? CMSG_FIRSTHDR(&whole) : NULL;
-    if (header == NULL || header->cmsg_type != SCM_RIGHTS || (whole.msg_flags & MSG_CTRUNC) != 0)
+    if (count == 0)
         end();
+    struct cmsghdr *header = count < 0 ? NULL : CMSG_FIRSTHDR(&whole);
+    if (header == NULL || header->cmsg_type != SCM_RIGHTS || (whole.msg_flags & MSG_CTRUNC) != 0) {
+        errno = count < 0 ? errno : EMFILE; /* what keeps descriptors from being taken */
+        return failed();
+    }
     memcpy(descriptors, CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
     struct stat facts;
-    if (fstat(descriptors[0], &facts) != 0 || facts.st_size == 0)
-        end();
+    if (fstat(descriptors[0], &facts) != 0)
+        return failed();
     size_t size = (size_t)facts.st_size;
     const char *words = mmap(NULL, size, PROT_READ, MAP_PRIVATE, descriptors[0], 0);
-    if (words == MAP_FAILED || words[size - 1] != '\0')
+    if (words == MAP_FAILED)
+        return failed();
+    if (words[size - 1] != '\0')
         end();
     close(descriptors[0]);
     next = words;
     words_end = words + size;
-    return descriptors[1];
+    *besides = descriptors[1];
+    return 0;
 }
 
 bool has_word(void)
