@@ -127,6 +127,7 @@ def test_an_upgrade_restarts_both_daemons_and_no_job_notices(host: Host) -> None
         dpkg-deb -R /in/package.deb /var/tmp/newer
         sed -i 's/^Version: .*/&+1/' /var/tmp/newer/DEBIAN/control
         dpkg-deb --root-owner-group -Zgzip -z1 --build /var/tmp/newer /var/tmp/newer.deb && dpkg -i /var/tmp/newer.deb
+        rm -r /var/tmp/newer /var/tmp/newer.deb
     """)
     assert host.check("dpkg-query -W -f '${Version}' basestation-runner").endswith("+1")
     for unit, pid in before.items():
@@ -145,13 +146,13 @@ def test_removed_and_purged_nothing_is_left_but_the_configuration_and_the_accoun
     host.finish(job, 0)
     host.check("dpkg -P basestation-runner")
     left = host.check("find / -xdev -path /root -prune -o -path /in -prune -o -iname '*baserunner*' -print")
+    host.check(f"dpkg -i /in/package.deb && systemctl enable --now {HELPER} {WATCHER}")
     assert set(left.splitlines()) <= {
         "/etc/baserunner",
         "/etc/systemd/system/baserunner-watch.service.d",  # the tests' own
         "/srv/alpha/rundir/.base_runner_lockfile",
         "/home/beta/rundir/.base_runner_lockfile",
     }
-    host.check(f"dpkg -i /in/package.deb && systemctl enable --now {HELPER} {WATCHER}")
     for unit in (HELPER, WATCHER):
         host.wait_active(unit)
     assert "helper ready" in host.check(f"cat {HELPER_LOG}")
