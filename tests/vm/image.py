@@ -71,7 +71,8 @@ def _make_disk(suite: str, fresh: Path) -> None:
     checks = [f'--aptopt=Acquire::{check} "false"' for check in ("Check-Valid-Until", "Check-Date")]
     options = ["--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
     subprocess.run(["mmdebstrap", *options, *leave_out, *checks, "--dpkgopt=force-unsafe-io", suite, root], check=True)
-    (root / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").unlink()  # of the package itself nothing is to be left out
+    # Of the package itself nothing is to be left out.
+    (root / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").write_text("force-unsafe-io\n")
     for name, text in _FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
