@@ -31,6 +31,7 @@ BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
 BINARY := dist/basestation-runner
 DEB := dist/basestation-runner.deb
+VM_TESTS := vm-test-trixie vm-test-bookworm
 
 .PHONY: help
 help: ## list the targets
@@ -110,7 +111,12 @@ deb: system-packages $(DEB) ## make a Debian package of the compiled program: di
 
 .PHONY: vm-test
 vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, install the package and test it (ARGS for pytest)
-	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target $(VM_TESTS)
+
+# A machine has one processor, so both are tested at the same time. The first test may have to make its disk.
+.PHONY: $(VM_TESTS)
+$(VM_TESTS): vm-test-%:
+	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) RUNNER_VM=$* $(BIN)/pytest -o faulthandler_timeout=900 tests/vm $(ARGS)
 
 binary deb vm-test: APT_PACKAGES += ccache patchelf
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils

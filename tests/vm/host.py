@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 TOPS: Final = {"alpha": "/srv/alpha", "beta": "/home/beta"}
+CONFIG: Final = "/etc/baserunner/sites.yaml"
 HELPER: Final = "baserunner-exec"
 WATCHER: Final = "baserunner-watch"
 HELPER_LOG: Final = "/var/log/baserunner-exec/privexec.log"
@@ -108,12 +109,12 @@ class Host:
         """Return whether there is a process of that number that has not ended."""
         return self.run(f"grep -q '^State:[[:space:]]*[^ZX]' /proc/{pid}/status 2>/dev/null").status == 0
 
-    def drop(self, site: str, act: str) -> Request:
+    def drop(self, site: str, act: str, script: str = "Base.py") -> Request:
         """Drop a request in the site's rundir, for a job that does what guest/job.sh says of `act`."""
         number = next(self._numbers)
         top = TOPS[site]
         request = Request(site, f"{top}/missions/m{number}", f"{top}/rundir/r{number}.run")
-        line = f"{top}/missions {request.mission} {request.log} Base.py --mission_dir {request.mission} --act={act}"
+        line = f"{top}/missions {request.mission} {request.log} {script} --mission_dir {request.mission} --act={act}"
         self.check(f"""
             mkdir -m 2770 {request.mission}; mkfifo -m 660 {request.mission}/go
             chown -R runner-{site}:{site} {request.mission}
@@ -127,9 +128,9 @@ class Host:
         _, job_id, _, pid = self.check(f"head -n 1 {request.log}").split()
         return Job(request, job_id, int(pid))
 
-    def start(self, site: str, act: str) -> Job:
+    def start(self, site: str, act: str, script: str = "Base.py") -> Job:
         """Drop a request and wait until its job runs."""
-        return self.started(self.drop(site, act))
+        return self.started(self.drop(site, act, script))
 
     def finish(self, job: Job, status: int) -> None:
         """Let a job end that waits for it."""
@@ -139,6 +140,18 @@ class Host:
         """Wait until the watcher has told how the job ended, and return its words."""
         found = f"event {WATCHER_LOG} {job.job_id} '\"job ended\"'"
         told = json.loads(self.check(f"wait_for {shlex.quote(f'{found} >/dev/null')} && {found}"))
+        assert isinstance(told, dict)
+        return told
+
+    def status(self) -> dict[str, Any]:
+        """Return what `runner status --json` tells root."""
+        told = json.loads(self.check("runner status --json"))
+        assert isinstance(told, dict)
+        return told
+
+    def show(self, job: Job) -> dict[str, Any]:
+        """Return what `runner show --json` tells root of a job."""
+        told = json.loads(self.check(f"runner show --json {job.job_id}"))
         assert isinstance(told, dict)
         return told
 

@@ -39,7 +39,7 @@ _FILES: Final = {
 
 def disk(suite: str) -> Path:
     """Return the disk of a release of Debian, made unless that was done before. It is never written to afterwards."""
-    recipe = repr((suite, _PACKAGES, _MASKED, _FILES)).encode()
+    recipe = repr((suite, _MASKED, _FILES)).encode() + Path(__file__).read_bytes()
     return _kept(f"{suite}-{hashlib.sha256(recipe).hexdigest()[:16]}", lambda fresh: _make_disk(suite, fresh))
 
 
@@ -71,6 +71,8 @@ def _make_disk(suite: str, fresh: Path) -> None:
     checks = [f'--aptopt=Acquire::{check} "false"' for check in ("Check-Valid-Until", "Check-Date")]
     options = ["--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
     subprocess.run(["mmdebstrap", *options, *leave_out, *checks, "--dpkgopt=force-unsafe-io", suite, root], check=True)
+    # Of the package itself nothing is to be left out.
+    (root / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").write_text("force-unsafe-io\n")
     for name, text in _FILES.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

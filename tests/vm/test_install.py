@@ -29,6 +29,47 @@ def test_the_version_says_what_the_program_was_made_of(host: Host) -> None:
     assert re.fullmatch(pattern, host.check("runner --version"))
 
 
+def test_every_command_has_a_manual_page(host: Host) -> None:
+    commands = re.findall(r"^  ([a-z-]+)  ", host.check("runner --help").split("Commands:")[1], re.MULTILINE)
+    assert {"status", "validate-config", "privexec"} <= set(commands)
+    for name in ("runner", *(f"runner-{command}" for command in commands)):
+        title = host.check(f"zcat /usr/share/man/man1/{name}.1.gz | grep -m 1 ^.TH")
+        assert name.upper() in title.upper().replace("\\", "")
+
+
+def test_bash_completes_commands_and_options(host: Host) -> None:
+    complete = """
+        . /usr/share/bash-completion/completions/runner
+        COMP_WORDS=({0}) COMP_CWORD={1}; _runner_completion runner; echo "${{COMPREPLY[@]}}"
+    """
+    assert host.check(complete.format("runner val", 1)) == "validate-config"
+    assert host.check(complete.format("runner status --ch", 2)) == "--check"
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [("zsh/vendor-completions/_runner", "#compdef runner"), ("fish/vendor_completions.d/runner.fish", "function ")],
+)
+def test_other_shells_have_completions_too(host: Host, file: str, first: str) -> None:
+    text = host.check(f"cat /usr/share/{file}")
+    assert text.startswith(first)
+    assert "_RUNNER_COMPLETE=" in text
+
+
+@pytest.mark.parametrize("unit", [HELPER, WATCHER])
+def test_the_units_exposure_is_what_the_documentation_says(host: Host, unit: str) -> None:
+    version = host.check("systemctl --version | awk 'NR == 1 { print $2 }'")
+    found = host.check(f"systemd-analyze security --no-pager {unit}.service | grep -o 'exposure level.*: [0-9.]*'")
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in host.check("cat /usr/share/doc/basestation-runner/docs/hardening.md").splitlines()
+        if line.startswith("|")
+    ]
+    versions = next(row for row in table if row[0] == "unit")
+    told = next(row for row in table if row[0] == f"{unit}.service")
+    assert told[versions.index(f"systemd {version}")] == found.split()[-1]
+
+
 def test_systemd_finds_no_fault_in_the_units(host: Host) -> None:
     done = host.run(
         f"cd /usr/lib/systemd/system && systemd-analyze verify --man=no {HELPER}.service {WATCHER}.service *.slice"
@@ -86,6 +127,7 @@ def test_an_upgrade_restarts_both_daemons_and_no_job_notices(host: Host) -> None
         dpkg-deb -R /in/package.deb /var/tmp/newer
         sed -i 's/^Version: .*/&+1/' /var/tmp/newer/DEBIAN/control
         dpkg-deb --root-owner-group -Zgzip -z1 --build /var/tmp/newer /var/tmp/newer.deb && dpkg -i /var/tmp/newer.deb
+        rm -r /var/tmp/newer /var/tmp/newer.deb
     """)
     assert host.check("dpkg-query -W -f '${Version}' basestation-runner").endswith("+1")
     for unit, pid in before.items():
@@ -104,13 +146,13 @@ def test_removed_and_purged_nothing_is_left_but_the_configuration_and_the_accoun
     host.finish(job, 0)
     host.check("dpkg -P basestation-runner")
     left = host.check("find / -xdev -path /root -prune -o -path /in -prune -o -iname '*baserunner*' -print")
+    host.check(f"dpkg -i /in/package.deb && systemctl enable --now {HELPER} {WATCHER}")
     assert set(left.splitlines()) <= {
         "/etc/baserunner",
         "/etc/systemd/system/baserunner-watch.service.d",  # the tests' own
         "/srv/alpha/rundir/.base_runner_lockfile",
         "/home/beta/rundir/.base_runner_lockfile",
     }
-    host.check(f"dpkg -i /in/package.deb && systemctl enable --now {HELPER} {WATCHER}")
     for unit in (HELPER, WATCHER):
         host.wait_active(unit)
     assert "helper ready" in host.check(f"cat {HELPER_LOG}")

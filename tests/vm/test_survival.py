@@ -77,7 +77,8 @@ def test_without_the_helper_the_watcher_goes_on_and_requests_wait(host: Host) ->
     request = host.drop("beta", "wait")
     host.wait(f"[[ ! -e {request.file} ]]")
     assert host.main_pid(WATCHER) == before
-    assert host.check("stat -c %U /run/baserunner-watch") == "baserunner"
+    assert host.check("stat -c '%F %U' /run/baserunner-watch/control.sock") == "socket baserunner"
+    assert host.status()["helper"]["reachable"] is False
     assert host.check(f"systemctl is-active {HELPER} || :") == "inactive"
     host.check(f"systemctl start {HELPER}")
     job = host.started(request)
@@ -86,10 +87,12 @@ def test_without_the_helper_the_watcher_goes_on_and_requests_wait(host: Host) ->
 
 
 def test_without_the_watcher_the_helper_and_its_socket_stay(host: Host) -> None:
-    before = host.main_pid(HELPER)
+    look = "stat -c '%F %U:%G %a %i' /run/baserunner/priv_exec.sock"
+    before, socket = host.main_pid(HELPER), host.check(look)
     host.check(f"systemctl stop {WATCHER}")
     assert host.main_pid(HELPER) == before
-    assert host.check("stat -c '%F %U:%G %a' /run/baserunner/priv_exec.sock") == "socket baserunner-exec:baserunner 660"
+    assert host.check(look) == socket
+    assert socket.startswith("socket baserunner-exec:baserunner 660 ")
     request = host.drop("beta", "wait")
     host.check(f"systemctl start {WATCHER}")
     job = host.started(request)

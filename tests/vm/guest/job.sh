@@ -16,5 +16,13 @@ identity)
   ;;
 burn) until [[ -e stop ]]; do :; done ;;
 eat) exec tail /dev/zero ;;
+fork) # until it may not
+  while :; do sleep infinity & done
+  ;;
+look)
+  echo "sees" /home/*/* /srv/* /tmp/*
+  echo "processes" /proc/[0-9]*
+  cat /proc/self/status
+  ;;
 sandbox) exec bwrap --ro-bind / / --proc /proc --dev /dev --unshare-all --die-with-parent echo inside ;;
 esac

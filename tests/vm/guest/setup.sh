@@ -5,7 +5,7 @@ systemctl is-enabled baserunner-exec baserunner-watch >/var/tmp/enabled || true
 systemctl is-active baserunner-exec baserunner-watch >/var/tmp/active || true
 
 mkdir -p /opt/scripts
-cp /in/job.sh /opt/scripts/Base.py
+for script in Base.py Boxed.py; do cp /in/job.sh "/opt/scripts/$script"; done
 groupadd --system extra
 groupadd --system withheld
 for site in alpha:/srv/alpha beta:/home/beta; do
@@ -40,7 +40,13 @@ beta:
   memory_high_mb: 200
   python_version: /bin/bash
   basestation_dir: /opt/scripts
-  applications: [base]
+  applications: [base, boxed]
+EOF
+cat >/etc/baserunner/applications.yaml <<EOF
+applications:
+  - name: boxed
+    scripts: [Boxed.py]
+    mode: sandbox
 EOF
 # The watcher's log as JSON, for the tests to read.
 mkdir -p /etc/systemd/system/baserunner-watch.service.d
