@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip -q --disable-pip-version-check
 STAMP := $(VENV)/.installed
 LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock requirements/runtime.lock
-CHECKED := basestation_runner bench cmd tests
+CHECKED := basestation_runner bench cmd release tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
 # What jobs of some profiles need, for the tests of those: root can install it.

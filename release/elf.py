@@ -103,7 +103,7 @@ def _versions(content: bytes, sections: list[_Section]) -> Iterator[tuple[str, s
 
 
 def too_new(version: str) -> bool:
-    """Given a symbol version, return whether it is one of a C library newer than MOST_GLIBC, or of no release at all."""
+    """Given a symbol version, return whether it is of a C library newer than MOST_GLIBC, or of no release at all."""
     if not version.startswith("GLIBC_"):
         return False
     found = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version)
@@ -117,7 +117,9 @@ def faults(folder: Path) -> list[str]:
     found = []
     for path in files:
         needs = read_needs(path.read_bytes())
-        found += [f"{path}: {library} needs {version}" for library, version in sorted(needs.versions) if too_new(version)]
+        found += [
+            f"{path}: {library} needs {version}" for library, version in sorted(needs.versions) if too_new(version)
+        ]
         missing = [name for name in sorted(needs.libraries) if name not in bundled and not OF_THE_HOST.fullmatch(name)]
         found += [f"{path}: {name} is not bundled, and not every host has it" for name in missing]
     return found if files else [f"{folder}: no ELF file is in it"]
@@ -126,8 +128,7 @@ def faults(folder: Path) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print what is wrong with a folder; return 1 if anything is."""
     found = faults(Path(arguments[0]))
-    for line in found:
-        print(line, file=sys.stderr)
+    sys.stderr.writelines(f"{line}\n" for line in found)
     return 1 if found else 0
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,8 @@ from release import onefile
 from tests.release.conftest import NOBODY
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.release.conftest import OneFile
 
 WITH_CAPABILITIES = (
