@@ -17,17 +17,19 @@ LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock 
 CHECKED := basestation_runner bench cmd release tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
-# What jobs of some profiles need, for the tests of those: root can install it.
-TEST_PACKAGES := bubblewrap mpich openmpi-bin
+# What jobs of some profiles need, and the one-file program, for the tests of those: root can install it.
+TEST_PACKAGES := bubblewrap libzstd-dev mpich openmpi-bin zstd
 BINARY_VENV := build/binary/venv
 BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
 BINARY := dist/basestation-runner
+RUNNER := dist/runner
+SBOM := dist/sbom
 DEB := dist/basestation-runner.deb
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: system-packages $(STAMP) ## install what is missing: Debian packages (as root) and the virtual environment
@@ -86,14 +88,30 @@ $(BINARY_STAMP): requirements/build.lock requirements/binary.lock requirements/r
 	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/binary.lock
 	@touch $@
 
-$(BINARY)/runner: $(BINARY_STAMP) packaging/nuitka/build $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml')
+COMPILED_FILES := $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml' -o -name '*.c')
+$(BINARY)/runner: $(BINARY_STAMP) $(COMPILED_FILES) $(wildcard packaging/nuitka/*) release/elf.py
 	packaging/nuitka/build $(BINARY)
 
-.PHONY: binary
-binary: system-packages $(BINARY)/runner ## compile the program to dist/basestation-runner, which needs no Python
+$(SBOM)/sbom.cdx.json: $(BINARY)/runner release/sbom.py
+	rm -rf $(SBOM)
+	$(BINARY_VENV)/bin/python -m release.sbom $(BINARY) build/binary/report.xml $(SBOM)
 
-$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md | man
-	packaging/deb/build $(BINARY) $(DEB)
+HOST_FILES := $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md
+$(RUNNER): $(SBOM)/sbom.cdx.json $(HOST_FILES) release/onefile.py | man
+	packaging/onefile/build $(BINARY) $(SBOM) $(RUNNER)
+
+.PHONY: binary
+binary: system-packages $(RUNNER) ## compile the program to one file, dist/runner, which needs no Python and installs itself
+
+.PHONY: binary-test
+binary-test: setup binary ## as root, install dist/runner on a copy of this host and test it there (ARGS for pytest)
+	RUNNER_MUST_RUN=privileged RUNNER_BINARY=$(abspath $(RUNNER)) $(BIN)/pytest tests/binary $(ARGS)
+
+.PHONY: sbom
+sbom: system-packages $(SBOM)/sbom.cdx.json ## list what is inside the compiled program, with licences: dist/sbom
+
+$(DEB): $(SBOM)/sbom.cdx.json $(HOST_FILES) | man
+	packaging/deb/build $(BINARY) $(SBOM) $(DEB)
 
 .PHONY: deb
 deb: system-packages $(DEB) ## make a Debian package of the compiled program: dist/basestation-runner.deb
@@ -102,7 +120,7 @@ deb: system-packages $(DEB) ## make a Debian package of the compiled program: di
 vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, install the package and test it (ARGS for pytest)
 	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) $(BIN)/pytest tests/vm $(ARGS)
 
-binary deb vm-test: APT_PACKAGES += ccache patchelf
+binary binary-test deb sbom vm-test: APT_PACKAGES += ccache libzstd-dev patchelf zstd
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
 vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
 
