@@ -70,6 +70,5 @@ def _remove(before: Manifest, host: Host) -> None:
             path.unlink()
     host.manifest.unlink()
     host.library.rmdir()
-    if host.is_this_one:
-        shutil.rmtree(host.cache, ignore_errors=True)
+    shutil.rmtree(host.cache, ignore_errors=True)
     click.echo(f"uninstalled: {host.library}, {host.root / LINK}, and all that came with it")

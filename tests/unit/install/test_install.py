@@ -148,6 +148,31 @@ def test_an_upgrade_leaves_what_a_new_installation_would(tmp_path: Path, host: H
     assert not (host.library / "1").exists()
 
 
+def test_an_older_version_stays_as_long_as_its_keepers_run(
+    tmp_path: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = program(tmp_path, "1")
+    shutil.copy("/bin/sleep", older / "runner")
+    install(older, host)
+    keeper = subprocess.Popen([host.library / "1/runner", "infinity"])
+    install(program(tmp_path, "2"), host)
+    assert f"still in use, and removed by a later install: {host.library}/1\n" in capsys.readouterr().out
+    assert (host.library / "1/library.so").exists()
+    assert keeper.poll() is None
+    keeper.kill()
+    keeper.wait()
+    install(program(tmp_path, "2"), host)
+    assert sorted(path.name for path in host.library.iterdir()) == ["2", "manifest"]
+
+
+def test_what_was_unpacked_to_install_it_goes_when_it_is_installed(tmp_path: Path, host: Host) -> None:
+    shutil.copytree(program(tmp_path, "1"), host.cache / "1")
+    install(host.cache / "1", host)
+    assert list(host.cache.iterdir()) == []
+    uninstall.run(host.root, purge=False)
+    assert not host.cache.exists()
+
+
 def test_uninstalling_leaves_the_host_as_it_was_but_for_accounts(tmp_path: Path, host: Host) -> None:
     (host.root / "usr/share/man").mkdir(parents=True)
     (host.root / "etc/baserunner").mkdir()
