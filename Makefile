@@ -104,7 +104,7 @@ $(RUNNER): $(SBOM)/sbom.cdx.json $(HOST_FILES) release/onefile.py | man
 binary: system-packages $(RUNNER) ## compile the program to one file, dist/runner, which needs no Python and installs itself
 
 .PHONY: binary-test
-binary-test: setup binary ## as root, install dist/runner on a copy of this host and test it there (ARGS for pytest)
+binary-test: setup binary ## as root, install dist/runner on a copy of this host and on a virtual machine, and test it
 	RUNNER_MUST_RUN=privileged RUNNER_BINARY=$(abspath $(RUNNER)) $(BIN)/pytest tests/binary $(ARGS)
 
 .PHONY: sbom
@@ -122,7 +122,7 @@ vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, ins
 
 binary binary-test deb sbom vm-test: APT_PACKAGES += ccache libzstd-dev patchelf zstd
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
-vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
+binary-test vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
 
 .PHONY: man
 man: setup ## write the manual pages to build/man
