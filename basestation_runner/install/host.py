@@ -76,11 +76,8 @@ class Host:
         """
         if os.geteuid() != 0:
             raise RunnerError("only root can do that", hint="use sudo")
-        before = os.umask(0o022)
         try:
-            place = self.root / "usr/lib"
-            place.mkdir(parents=True, exist_ok=True)
-            with _open_directory(place) as descriptor:
+            with _open_directory(self.root / "usr/lib") as descriptor:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 yield
         except BlockingIOError as error:
@@ -89,8 +86,6 @@ class Host:
             raise RunnerError(
                 f"{error.strerror}", where=f"{error.filename}", hint="mend that, and try again"
             ) from error
-        finally:
-            os.umask(before)
 
     def has_package(self) -> bool:
         """Return whether the Debian package is installed."""
