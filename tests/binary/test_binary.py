@@ -142,6 +142,14 @@ def test_uninstalled_nothing_is_left_but_configuration_and_accounts(host: CopyOf
     assert host.run("ls", "/var/lib/baserunner").returncode != 0
 
 
+def test_the_debian_package_is_not_installed_over_it(host: CopyOfHost) -> None:
+    script = str(Path(__file__).parents[2] / "packaging/deb/preinst")
+    assert host.run("sh", script, "install").returncode == 0
+    host.check(FILE, "install")
+    done = host.run("sh", script, "install")
+    assert (done.returncode, done.stderr.count("runner uninstall")) == (1, 1)
+
+
 def test_the_bill_of_materials_has_the_prescribed_form_and_names_what_matters(host: CopyOfHost) -> None:
     host.check(FILE, "install")
     bom = json.loads(host.check("cat", "/usr/share/doc/basestation-runner/sbom.cdx.json"))
