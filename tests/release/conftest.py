@@ -71,7 +71,7 @@ def stub(privileged: None) -> Iterator[tuple[Path, bytes]]:  # noqa: ARG001 - on
     """What unpacks, and the directory that it takes for the host's."""
     library = subprocess.run(["gcc", "-print-file-name=libzstd.a"], capture_output=True, text=True, check=True).stdout
     need(library.startswith("/") and shutil.which("zstd") is not None, "libzstd-dev and zstd")
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:  # not /tmp, which one test takes away
         top = Path(scratch, "host")
         places = (f'-DINSTALLED="{top}/lib"', f'-DCACHE="{top}/cache"')
         source = TOP / "packaging" / "onefile" / "runner.c"
