@@ -32,7 +32,7 @@ def pack(stub: bytes, folder: Path, version: str) -> bytes:
             for path in sorted(folder.rglob("*")):
                 _add(tar, path, str(path.relative_to(folder)))
         compressed = Path(scratch, "archive.tar.zst")
-        subprocess.run(["zstd", "-q", "-19", "--check", str(archive), "-o", str(compressed)], check=True)
+        subprocess.run(["zstd", "-q", "-12", "--check", str(archive), "-o", str(compressed)], check=True)
         payload = compressed.read_bytes()
     index = "".join(_index(folder)).encode()
     name = f"{version}-{hashlib.sha256(payload).hexdigest()[:16]}".encode()

@@ -41,7 +41,6 @@ STATIC: Final = ("libc6-dev", "libzstd-dev")
 _VERSION: Final = re.compile(
     r"runner (?P<version>\S+) \(commit (?P<commit>\S+), Python (?P<python>\S+), Nuitka (?P<nuitka>\S+)\)"
 )
-_EXTENSION: Final = re.compile(r"\.(abi3|cpython-[a-z0-9_-]+)\.so$")
 _NAMED_LIBRARY: Final = re.compile(r"(?P<name>lib[a-z0-9_+]+)(-[0-9a-f]+)?\.so\.(?P<version>[0-9.]+)")
 _PLACES: Final = ("/usr/lib", "/lib")
 
@@ -192,6 +191,13 @@ def distributions_in(report: Path) -> list[Distribution]:
     return [distribution(name) for name in sorted(names, key=str.lower)]
 
 
+def libraries_in(folder: Path, report: Path) -> list[Path]:
+    """Given the folder and Nuitka's report, return the shared libraries that are no Python modules."""
+    modules = ET.parse(report).getroot().iter("included_extension")  # noqa: S314 - as above
+    extensions = {folder / module.attrib["dest_path"] for module in modules}
+    return [path for path in sorted(folder.rglob("*.so*")) if path not in extensions and elf.is_elf(path)]
+
+
 def components_of(folder: Path, report: Path, said: Mapping[str, str]) -> list[Component]:
     """Given the folder, the report and the versions that the program tells, return all that is inside."""
     if said["python"] != platform.python_version():
@@ -205,16 +211,13 @@ def components_of(folder: Path, report: Path, said: Mapping[str, str]) -> list[C
         raise ValueError(f"{sys.executable} is of no Debian package")
     python = of_package(owner)
     licenses = [{"license": {"id": "PSF-2.0"}}]
-    libraries = [
-        path for path in sorted(folder.rglob("*.so*")) if elf.is_elf(path) and not _EXTENSION.search(path.name)
-    ]
     return [
         Component(
             "CPython", said["python"], python.purl, licenses, python.texts, "platform", properties=python.properties
         ),
         Component("Nuitka", nuitka.version, nuitka.purl, [exception], (*runtime, *nuitka.texts), "application"),
         *map(of_distribution, distributions),
-        *(of_library(path, distributions) for path in libraries),
+        *(of_library(path, distributions) for path in libraries_in(folder, report)),
         *(of_package(package, static=True) for package in STATIC),
     ]
 

@@ -98,6 +98,20 @@ def test_distributions_are_those_that_the_compiler_has_taken_in(tmp_path: Path) 
     assert [found.metadata["Name"] for found in sbom.distributions_in(report)] == ["attrs", "click"]
 
 
+def test_libraries_are_what_the_compiler_has_taken_along_that_is_no_module(tmp_path: Path) -> None:
+    for name in ("_module.so", "inner/_module.so", "liba.so.1", "inner/libb.so"):
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(b"\x7fELF")
+    (tmp_path / "folder" / "libtext.so.txt").write_text("no library")
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<nuitka-compilation-report><included_extension dest_path="_module.so"/>'
+        '<included_extension dest_path="inner/_module.so"/></nuitka-compilation-report>'
+    )
+    found = sbom.libraries_in(tmp_path / "folder", report)
+    assert [str(path.relative_to(tmp_path / "folder")) for path in found] == ["inner/libb.so", "liba.so.1"]
+
+
 def test_each_components_licence_is_written_beside_the_bill(tmp_path: Path) -> None:
     components = [sbom.of_distribution(distribution(name)) for name in ("click", "structlog", "python-prctl")]
     sbom.write_texts(components, tmp_path)
