@@ -19,23 +19,25 @@ BECOME_SOURCES := $(wildcard basestation_runner/privexec/become/*.[ch])
 BECOME_FLAGS := -std=gnu11 -D_GNU_SOURCE -O2 -static -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 BECOME_WARNINGS := -Wall -Wextra -Wconversion -Werror
 LOCKS := requirements/binary.lock requirements/build.lock requirements/dev.lock requirements/runtime.lock
-CHECKED := basestation_runner bench cmd tests
+CHECKED := basestation_runner bench cmd release tests
 # Debian packages for building the dependencies and running the tests.
 APT_PACKAGES := gcc libc6-dev libcap-dev python3-dev python3-venv
-# What jobs of some profiles need, for the tests of those: root can install it.
-TEST_PACKAGES := bubblewrap mpich openmpi-bin
+# What jobs of some profiles need, and the one-file program, for the tests of those: root can install it.
+TEST_PACKAGES := bubblewrap libzstd-dev mpich openmpi-bin zstd
 # Most tests wait for processes, so that some can run at a time: a file's in one process, the slow directories first.
 SIDE_BY_SIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 BINARY_VENV := build/binary/venv
 BINARY_PIP := $(BINARY_VENV)/bin/pip -q --disable-pip-version-check
 BINARY_STAMP := $(BINARY_VENV)/.installed
 BINARY := dist/basestation-runner
+RUNNER := dist/runner
+SBOM := dist/sbom
 DEB := dist/basestation-runner.deb
 VM_TESTS := vm-test-trixie vm-test-bookworm
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: system-packages $(STAMP) $(BECOME) ## install what is missing: Debian packages (as root), virtual environment, C program
@@ -97,14 +99,30 @@ $(BINARY_STAMP): requirements/build.lock requirements/binary.lock requirements/r
 	$(BINARY_PIP) install --require-hashes --no-build-isolation --use-pep517 -r requirements/binary.lock
 	@touch $@
 
-$(BINARY)/runner: $(BINARY_STAMP) packaging/nuitka/build $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml')
+COMPILED_FILES := $(shell find basestation_runner cmd -name '*.py' -o -name '*.yaml' -o -name '*.c')
+$(BINARY)/runner: $(BINARY_STAMP) $(BECOME) $(COMPILED_FILES) $(wildcard packaging/nuitka/*) release/elf.py
 	packaging/nuitka/build $(BINARY)
 
-.PHONY: binary
-binary: system-packages $(BINARY)/runner ## compile the program to dist/basestation-runner, which needs no Python
+$(SBOM)/sbom.cdx.json: $(BINARY)/runner release/sbom.py
+	rm -rf $(SBOM)
+	$(BINARY_VENV)/bin/python -m release.sbom $(BINARY) build/binary/report.xml $(SBOM)
 
-$(DEB): $(BINARY)/runner $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md | man
-	packaging/deb/build $(BINARY) $(DEB)
+HOST_FILES := $(shell find packaging docs -type f) README.md CHANGELOG.md LICENSE SECURITY.md
+$(RUNNER): $(SBOM)/sbom.cdx.json $(HOST_FILES) release/onefile.py | man
+	packaging/onefile/build $(BINARY) $(SBOM) $(RUNNER)
+
+.PHONY: binary
+binary: system-packages $(RUNNER) ## compile the program to one file, dist/runner, which needs no Python and installs itself
+
+.PHONY: binary-test
+binary-test: setup binary ## as root, install dist/runner on a copy of this host and on a virtual machine, and test it
+	RUNNER_MUST_RUN=privileged RUNNER_BINARY=$(abspath $(RUNNER)) $(BIN)/pytest tests/binary $(ARGS)
+
+.PHONY: sbom
+sbom: system-packages $(SBOM)/sbom.cdx.json ## list what is inside the compiled program, with licences: dist/sbom
+
+$(DEB): $(SBOM)/sbom.cdx.json $(HOST_FILES) | man
+	packaging/deb/build $(BINARY) $(SBOM) $(DEB)
 
 .PHONY: deb
 deb: system-packages $(DEB) ## make a Debian package of the compiled program: dist/basestation-runner.deb
@@ -118,9 +136,9 @@ vm-test: setup $(DEB) ## as root, boot Debian 13 and 12 on virtual machines, ins
 $(VM_TESTS): vm-test-%:
 	RUNNER_MUST_RUN=privileged RUNNER_DEB=$(abspath $(DEB)) RUNNER_VM=$* $(BIN)/pytest -o faulthandler_timeout=900 tests/vm $(ARGS)
 
-binary deb vm-test: APT_PACKAGES += ccache patchelf
+binary binary-test deb sbom vm-test: APT_PACKAGES += ccache libzstd-dev patchelf zstd
 deb vm-test: APT_PACKAGES += dpkg-dev xz-utils
-vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
+binary-test vm-test: APT_PACKAGES += e2fsprogs mmdebstrap user-mode-linux
 
 .PHONY: man
 man: setup ## write the manual pages to build/man

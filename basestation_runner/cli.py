@@ -41,6 +41,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "basestation_runner.commands.applications:applications",
         "List the application profiles that a site may use.",
     ),
+    "install": (
+        "basestation_runner.commands.install:install",
+        "Install the one-file program on this host, or upgrade it.",
+    ),
+    "uninstall": ("basestation_runner.commands.uninstall:uninstall", "Remove what `runner install` has installed."),
 }
 if not program.COMPILED:  # it copies the program's source, and runs that with the host's Python
     COMMANDS["demo"] = (

@@ -57,6 +57,11 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("runner validate-config --format github sites.yaml", "In a repository's checks."),
     ),
     "applications": (("runner applications --site seaglider", "What that site may use."),),
+    "install": (
+        ("runner install", "With sudo, from the one file that make binary has made: onto this host."),
+        ("runner install --root /mnt/image", "Into an image of another one."),
+    ),
+    "uninstall": (("runner uninstall --purge", "Everything but the configuration and the accounts."),),
     "demo": (("runner demo --json", "Three throw-away sites, and what each of their jobs was, as JSON."),),
 }
 
@@ -78,6 +83,8 @@ STATUSES: Final[Mapping[str, Mapping[int, str]]] = {
     "reload": {**_OPERATING, 1: "The files have a fault, or the helper refuses them; nothing is changed."},
     "validate-config": {0: "No fault; there may be warnings.", 1: "There are faults.", 75: "Something did not answer."},
     "applications": {0: "Done.", 1: "The files have a fault, or there is no such site."},
+    "install": {0: "It is installed.", 1: "It is not, or not wholly; the line on stderr says why."},
+    "uninstall": {0: "Nothing of it is left.", 1: "It could not be removed; the line on stderr says why."},
     "demo": {0: "All jobs were what they had to be.", 1: "Some were not."},
     **dict.fromkeys(("jobs", "show", "logs", "cancel", "rerun", "modify", "hold", "release", "drain"), _OPERATING),
 }

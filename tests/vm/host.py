@@ -58,11 +58,11 @@ class Job:
 class Host:
     """The machine, as an administrator and its sites' people use it."""
 
-    def __init__(self, suite: str, package: Path) -> None:
-        """Boot a release of Debian and install the package."""
+    def __init__(self, suite: str, program: Path) -> None:
+        """Boot a release of Debian and install the package, or the one-file program."""
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(_GUEST, folder, dirs_exist_ok=True)
-            shutil.copy(package, Path(folder) / "package.deb")
+            shutil.copy(program, Path(folder) / ("package.deb" if program.suffix == ".deb" else "runner"))
             self._machine: Final = Machine(suite, Path(folder))
         self._numbers = itertools.count(1)
         try:

@@ -1,6 +1,6 @@
 # Installs the package, and makes two sites: alpha with tight limits, and beta, whose rundir is in /home.
 set -eu
-dpkg -i /in/package.deb
+if [[ -e /in/runner ]]; then /in/runner install; else dpkg -i /in/package.deb; fi
 systemctl is-enabled baserunner-exec baserunner-watch >/var/tmp/enabled || true
 systemctl is-active baserunner-exec baserunner-watch >/var/tmp/active || true
 

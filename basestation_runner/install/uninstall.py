@@ -1,0 +1,74 @@
+"""`runner uninstall`: take away what `runner install` has put on the host, and nothing else.
+
+The manifest goes last, so that what was interrupted can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+import click
+
+from basestation_runner.errors import EXIT_OK, RunnerError
+from basestation_runner.install import files, manifest
+from basestation_runner.install.host import LINK, PACKAGE, STATE, Host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from basestation_runner.install.manifest import Manifest
+
+
+def run(root: Path, *, purge: bool) -> int:
+    """Uninstall; return the exit status. Raises RunnerError."""
+    host = Host(root.resolve())
+    with host.locked():
+        if host.has_package():
+            raise RunnerError(
+                f"the Debian package {PACKAGE} is installed, not this",
+                hint=f"apt {'purge' if purge else 'remove'} {PACKAGE}",
+            )
+        before = manifest.load(host.manifest)
+        if before is None:
+            click.echo("nothing is installed")
+        else:
+            _remove(before, host)
+        if purge:
+            for name in STATE:
+                shutil.rmtree(host.root / name, ignore_errors=True)
+            click.echo("removed: ledger, records, logs and caches of the daemons")
+        with contextlib.suppress(OSError):  # it is not there, or holds the administrator's configuration
+            host.configuration.rmdir()
+        if host.configuration.is_dir():
+            click.echo(f"kept: {host.configuration}, and the accounts")
+    return EXIT_OK
+
+
+def _remove(before: Manifest, host: Host) -> None:
+    if host.has_systemd:
+        host.stop()
+        click.echo("the daemons have ended; jobs that run go on")
+    host.disable()
+    for name, digest in sorted(before.files.items()):
+        path = host.root / name
+        if name.startswith("etc/") and files.digest(path) not in {None, digest}:
+            click.echo(f"kept: {path}, which has been changed since")
+        else:
+            path.unlink(missing_ok=True)
+    (host.root / LINK).unlink(missing_ok=True)
+    for name in sorted(before.directories, reverse=True):  # what is inside comes first
+        with contextlib.suppress(OSError):  # something else has been put there, or it is gone
+            (host.root / name).rmdir()
+    if host.has_systemd:
+        host.reload_units()
+    for path in host.library.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != host.manifest:
+            path.unlink()
+    host.manifest.unlink()
+    host.library.rmdir()
+    shutil.rmtree(host.cache, ignore_errors=True)
+    click.echo(f"uninstalled: {host.library}, {host.root / LINK}, and all that came with it")
