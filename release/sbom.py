@@ -119,7 +119,7 @@ def of_package(package: str, *, file: Path | None = None, static: bool = False) 
     purl = f"pkg:deb/debian/{package}@{quoted}?arch={architecture}" + (f"#{file.name}" if file else "")
     properties = {"debian-package": package, "debian-source": source}
     if static:
-        properties["linked"] = "statically, into the one-file program alone"
+        properties["linked"] = "statically, into the C programs"
     return Component(
         file.name if file else package,
         version,
