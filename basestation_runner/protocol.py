@@ -140,6 +140,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Callable[[object], bool]]]] = {
     "cancel": {"job_ids": _is_job_ids},
     "recall": {},
     "reload": {},
+    "probe": {"site": _is_text},
     "settled": {"job_ids": _is_job_ids},
 }
 """Every request that the helper takes from our own watcher, with exactly its fields."""

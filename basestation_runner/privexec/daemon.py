@@ -26,6 +26,7 @@ from basestation_runner.privexec.keeper import Post
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.options import HelperOptions
 from basestation_runner.privexec.order import NotNowError, RefusedError
+from basestation_runner.privexec.probe import Probes
 from basestation_runner.privexec.reload import Reload, Texts
 from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
@@ -69,7 +70,7 @@ def run(options: HelperOptions) -> int:
 
     read = partial(_texts, options, privileged=changes)
     reload = Reload(events, read, caller, lambda new: _use(new, requests, cgroups))
-    requests = Requests(config, table, events, reload.ask, missing)
+    requests = Requests(config, table, events, reload.ask, probes=Probes(events, caller, cgroups), missing=missing)
     server = Server(events, requests.take, caller.watcher_uid)
     server.listen(str(options.priv_exec_socket), caller.watcher_gid)
     lost: list[str] = []

@@ -15,6 +15,7 @@ from basestation_runner.privexec import policy
 from basestation_runner.privexec.jobs import Jobs
 from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.order import Order
+from basestation_runner.privexec.probe import Probes
 from basestation_runner.privexec.reload import Answer
 from basestation_runner.privexec.server import Connection
 
@@ -30,12 +31,14 @@ Action = Callable[[Connection, protocol.Message], None]
 class Requests:
     """The helper's table of actions, one for each request that protocol.py knows."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the requests are about
         self,
         config: Config,
         jobs: Jobs,
         events: Loop,
         reload: Callable[[Answer | None], None],
+        *,
+        probes: Probes,
         missing: Mapping[str, str],
     ) -> None:
         """`reload` has the configuration read anew and calls back with how that went; `use` takes the new one.
@@ -45,6 +48,7 @@ class Requests:
         self.config = config
         self._missing = missing
         self._reload_config = reload
+        self._probes = probes
         self._greeted: list[Connection] = []
         self._jobs = jobs
         self._loop = events
@@ -56,6 +60,7 @@ class Requests:
             "cancel": self._cancel,
             "recall": self._recall,
             "reload": self._reload,
+            "probe": self._probe,
             "settled": self._settled,
             "legacy dispatch": self._legacy_dispatch,
             "legacy status": self._legacy_status,
@@ -99,6 +104,14 @@ class Requests:
 
     def _reload(self, connection: Connection, _: protocol.Message) -> None:
         self._reload_config(connection.send)
+
+    def _probe(self, connection: Connection, message: protocol.Message) -> None:
+        name = message["site"]
+        if name in self.config.sites:
+            self._probes.ask(self.config.sites[name], connection.send, connection.peer_uid)
+        else:
+            reason = f"site {name} is not configured: `runner reload` has the helper read its files anew"
+            connection.send({"event": "probed", "site": name, "outcome": "refused", "reason": reason})
 
     def _settled(self, _: Connection, message: protocol.Message) -> None:
         self._jobs.settle(message["job_ids"])

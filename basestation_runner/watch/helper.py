@@ -27,6 +27,8 @@ PATIENCE: Final = 5.0
 """Seconds for connecting and for the answer to the greeting."""
 RELOAD_PATIENCE: Final = 75.0
 """Seconds for reading the configuration anew: the helper's own patience with that, and some more."""
+PROBE_PATIENCE: Final = 50.0
+"""Seconds for probing a site, likewise."""
 
 
 class Helper:
@@ -55,6 +57,7 @@ class Helper:
         self._on_event = on_event
         self._on_reconfigured = on_reconfigured
         self._reloading: list[asyncio.Future[list[str] | None]] = []
+        self._probing: dict[str, list[asyncio.Future[protocol.Message | None]]] = {}
         self._connection: _Connection | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._must_try_again = False
@@ -124,6 +127,19 @@ class Helper:
             if answer in self._reloading:
                 self._reloading.remove(answer)
 
+    async def probe(self, site: str) -> protocol.Message | None:
+        """Have the helper find out what a job of a site would be; return what it says, None if the helper is away.
+
+        Raises TimeoutError when it does not answer.
+        """
+        if not self._is_up:
+            return None
+        answer: asyncio.Future[protocol.Message | None] = self._loop.create_future()
+        self._probing.setdefault(site, []).append(answer)
+        self.send({"request": "probe", "site": site})
+        async with asyncio.timeout(PROBE_PATIENCE):
+            return await answer
+
     def _heard(self, message: protocol.Message) -> None:
         match message.get("event"):
             case "configuration":
@@ -132,8 +148,15 @@ class Helper:
             case "reloaded":
                 faults = message.get("faults")
                 self._reloaded([str(fault) for fault in faults] if isinstance(faults, list) else [])
+            case "probed":
+                self._probed(str(message.get("site")), message)
             case _:
                 self._on_event(message)
+
+    def _probed(self, site: str, message: protocol.Message | None) -> None:
+        for answer in self._probing.pop(site, []):
+            if not answer.done():
+                answer.set_result(message)
 
     def _reloaded(self, faults: list[str] | None) -> None:
         asking, self._reloading = self._reloading, []
@@ -190,6 +213,8 @@ class Helper:
         """The connection is gone."""
         self._connection = None
         self._reloaded(None)
+        for site in tuple(self._probing):
+            self._probed(site, None)
         self._stay_away(reason)
 
     def _stay_away(self, reason: str) -> None:

@@ -115,6 +115,7 @@ REQUESTS: Final[Mapping[str, Form]] = {
     "release": Form({"site": _is_name}, for_operators=True),
     "return": Form({"site": _is_name}, for_operators=True),
     "reload": Form({}, for_operators=True),
+    "probe": Form({"site": _is_name}, for_operators=True),
 }
 """Every request, with exactly its fields. For hold, release and return the empty site is the whole host."""
 
@@ -139,9 +140,11 @@ class Requests:
         jobs: Jobs,
         ledger: Ledger,
         reload: Callable[[], Awaitable[Facts]],
+        probe: Callable[[str], Awaitable[Facts | None]],
         log: FilteringBoundLogger,
     ) -> None:
         self._reload_config = reload
+        self._probe_site = probe
         self._callers = callers
         self._report = report
         self._sites = sites
@@ -163,6 +166,7 @@ class Requests:
             "release": self._release,
             "return": self._return,
             "reload": self._reload,
+            "probe": self._probe,
         }
 
     async def answer(self, uid: int, message: protocol.Message) -> protocol.Message:
@@ -345,6 +349,19 @@ class Requests:
     async def _reload(self, caller: Caller, _: Facts) -> Facts:
         self._log.info("reload asked for", by=caller.uid)
         return await self._reload_config()
+
+    async def _probe(self, caller: Caller, message: Facts) -> Facts:
+        name = message["site"]
+        if name not in self._sites:
+            raise _RefusedError(NO_SUCH_SITE)
+        self._log.info("probe asked for", site=name, by=caller.uid)
+        try:
+            told = await self._probe_site(name)
+        except TimeoutError:
+            raise _TemporaryError("the helper does not answer") from None
+        if told is None:
+            raise _TemporaryError("the helper is not reachable")
+        return {"probe": {key: value for key, value in told.items() if key != "event"}}
 
     def _held(self, message: Facts) -> str:
         name = str(message["site"])

@@ -192,6 +192,7 @@ class Watcher:
             jobs=self.jobs,
             ledger=self.ledger,
             reload=self.reload.ask,
+            probe=self.helper.probe,
             log=self._log,
         )
         return Control(path, requests.answer, loop=self._loop, log=self._log)

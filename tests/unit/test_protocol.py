@@ -57,6 +57,7 @@ WELL_FORMED: dict[str, dict[str, Any]] = {
     "inquire": {"request": "inquire", "job_ids": ["a-1", "b-2"]},
     "cancel": {"request": "cancel", "job_ids": ["a-1"]},
     "reload": {"request": "reload"},
+    "probe": {"request": "probe", "site": "seaglider"},
     "recall": {"request": "recall"},
     "settled": {"request": "settled", "job_ids": []},
     "legacy dispatch": {"site": "seaglider", "argv": ["/usr/bin/python3", "/opt/Base.py"], "log_file": "/a/log"},

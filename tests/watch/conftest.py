@@ -51,6 +51,8 @@ class FakeHelper:
         self.cancelled: list[str] = []
         self.reloads = 0
         self.reload_faults: list[str] = []
+        self.probed: list[str] = []
+        self.has_probe = True  # whether a probe is answered
         self.ends: dict[str, dict[str, Any]] = {}  # survives a restart, as exit records do
         self.running: set[str] = set()  # as claims and keepers do
         self.on_dispatch: Callable[[dict[str, Any]], None] = self.run
@@ -134,9 +136,7 @@ class FakeHelper:
                 self.dispatched.append(message)
                 self.on_dispatch(message)
             case "inquire":
-                self.inquired += message["job_ids"]
-                for job_id in message["job_ids"]:
-                    self.tell_of(job_id)
+                self.tell_of(message["job_ids"])
             case "cancel":
                 self.cancelled += message["job_ids"]
                 for job_id in message["job_ids"]:
@@ -146,16 +146,25 @@ class FakeHelper:
             case "reload":
                 self.reloads += 1
                 self.say({"event": "reloaded", "faults": self.reload_faults})
+            case "probe":
+                self.probe(message["site"])
             case "settled":
                 self.settled += message["job_ids"]
 
-    def tell_of(self, job_id: str) -> None:
-        if job_id in self.ends:
-            self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
-        elif job_id in self.running:
-            self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
-        else:
-            self.say({"event": "never_started", "job_id": job_id})
+    def tell_of(self, job_ids: Iterable[str]) -> None:
+        self.inquired += job_ids
+        for job_id in job_ids:
+            if job_id in self.ends:
+                self.say({"event": "ended", "job_id": job_id, "record": self.ends[job_id]})
+            elif job_id in self.running:
+                self.say({"event": "started", "job_id": job_id, "pid": 4711, "started_at": time.time()})
+            else:
+                self.say({"event": "never_started", "job_id": job_id})
+
+    def probe(self, site: str) -> None:
+        self.probed.append(site)
+        if self.has_probe:
+            self.say({"event": "probed", "site": site, "outcome": "probed", "uids": [1, 1, 1]})
 
     def recall(self) -> None:
         fields = ("site", "application", "home", "mission_dir", "log_file", "script", "args", "additions")
