@@ -19,6 +19,8 @@ _STATX_BTIME: Final = 0x800
 _SYS_OPENAT2: Final = 437  # the same number on every architecture
 _SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
 _KEYCTL_JOIN_SESSION_KEYRING: Final = 1
+_TIME_ERROR: Final = 5
+_TIMEX_BYTES: Final = 1024  # more than `struct timex` has anywhere
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -90,3 +92,9 @@ def join_new_session_keyring() -> None:
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     _checked(_libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0))
+
+
+def clock_is_synchronised() -> bool:
+    """Tell whether something keeps the wall clock right, as the kernel knows (adjtimex(2)). Raises OSError."""
+    nothing_to_set = ctypes.create_string_buffer(_TIMEX_BYTES)
+    return _checked(_libc.adjtimex(nothing_to_set)) != _TIME_ERROR

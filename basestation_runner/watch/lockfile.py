@@ -42,6 +42,29 @@ class Holder:
     descriptor: int
 
 
+@frozen
+class Seen:
+    """A lock as it was found: the pid that it names, None if it names none, and whether that process may hold it."""
+
+    pid: int | None
+    is_held: bool
+
+
+def look(rundir: int) -> Seen | None:
+    """Return what the lock says, without touching it; None if there is none."""
+    try:
+        descriptor = _open(rundir)
+    except FileNotFoundError:
+        return None
+    if descriptor is None:
+        return Seen(None, is_held=False)
+    try:
+        pid = _pid(descriptor)
+        return Seen(pid, is_held=pid is not None and _is_holder(pid, os.fstat(descriptor).st_mtime_ns))
+    finally:
+        os.close(descriptor)
+
+
 def take(rundir: int, gid: int) -> Holder | None:
     """Make the lock ours, or return who has it. Raises OSError when the file cannot be made.
 
