@@ -19,6 +19,7 @@ CHECKS: Final[tuple[tuple[str, Check], ...]] = (
     ("C library", host.libc),
     ("systemd", host.systemd),
     ("units", host.unit_files),
+    ("program", daemons.program),
     ("accounts", daemons.accounts),
     ("configuration", daemons.configuration),
     ("helper", daemons.helper),

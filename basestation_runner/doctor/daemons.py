@@ -14,6 +14,7 @@ from basestation_runner.config.model import fingerprint
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.facts import UNITS, Directory, Facts, Ledger, Process, Socket
 from basestation_runner.doctor.points import Point, fault, of_finding, ok, skipped, unseen, warning
+from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account
 from basestation_runner.watch import schema
 
@@ -50,6 +51,17 @@ def start(facts: Facts, which: Which) -> str:
     if which == "watcher":
         return f"{_BECOME.format(watcher_user)} runner watch"
     return f"{_BECOME.format(helper_user)} {_TWO} runner privexec --watcher-user {watcher_user}"
+
+
+def program(facts: Facts) -> Iterator[Point]:
+    """Root alone can write the program that the helper runs with its capabilities."""
+    match facts.trusted:
+        case None:
+            yield ok(f"version {facts.program}, which root alone can write")
+        case Unseen():
+            yield unseen("who can write this program's files", facts.trusted)
+        case RunnerError(what=what, where=where, hint=hint):
+            yield fault(f"{where}: {what}: it does not start with capabilities", hint or "")
 
 
 # Accounts

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from basestation_runner.config.findings import Finding
     from basestation_runner.config.hostfacts import Absent
     from basestation_runner.config.model import Config
+    from basestation_runner.errors import RunnerError
     from basestation_runner.watch import lockfile
 
 Which = Literal["helper", "watcher"]
@@ -164,6 +165,7 @@ class Facts:
     paths: Paths
     is_root: bool
     program: str  # this program's version
+    trusted: RunnerError | Unseen | None  # what keeps a helper from running this program's files
     system: System
     systemd: Systemd | None  # None: another process is PID 1
     configuration: Configuration

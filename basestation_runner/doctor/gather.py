@@ -56,6 +56,7 @@ def gather(paths: Paths, *, probe: Sequence[str] | None) -> Facts:
         "ledger": partial(looks.look_at_ledger, paths.state_dir, watcher),
         "system": partial(looks.look_at_system, [*written, paths.base_log, paths.helper_base_log], time.time),
         "systemd": units.look,
+        "program": looks.look_at_program,
     }
     for path, (owner, file) in directories.items():
         questions[f"directory {path}"] = partial(looks.look_at_directory, path, owner, file)
@@ -72,6 +73,7 @@ def gather(paths: Paths, *, probe: Sequence[str] | None) -> Facts:
         paths=paths,
         is_root=os.geteuid() == 0,
         program=__version__,
+        trusted=answers["program"],
         system=answers["system"],
         systemd=answers["systemd"],
         configuration=configuration,

@@ -25,6 +25,8 @@ TOLERATED_STEP: Final = 60.0
 
 NO_SYSTEMD: Final = "systemd does not run this host"
 
+_ADMINISTRATORS: Final = ("/etc/", "/run/")
+_STARTS: Final = frozenset({"enabled", "enabled-runtime", "static", "indirect", "alias", "generated"})
 _VITAL: Final = re.compile(
     "User|Group|SupplementaryGroups|AmbientCapabilities|CapabilityBoundingSet|NoNewPrivileges|KillMode|Type|NotifyAccess"
     "|Delegate|Slice|ExecStartPre|UMask|Restart|(Runtime|State|Logs|Cache)Directory(Mode|Preserve)?|DynamicUser"
@@ -113,7 +115,7 @@ def _state(unit: Unit) -> Iterator[Point]:
     if unit.active_state != "active":
         what = f"{name} is {unit.active_state or 'unknown'}"
         yield fault(what, f"journalctl -u {name} says why", f"systemctl start {name}")
-    if unit.file_state not in {"enabled", "enabled-runtime"}:
+    if unit.file_state not in _STARTS:
         what = f"{name} is {unit.file_state or 'unknown'}: it does not start with the host"
         yield warning(what, command=f"systemctl enable {name}")
 
@@ -129,9 +131,16 @@ def _difference(unit: Unit, difference: units.Difference) -> Iterator[Point]:
     place = f" in {difference.file}" if difference.file else ""
     why = ", and jobs inherit that" if is_inherited and not is_vital else ""
     what = f"{unit.name}: {difference.setting}= is {now}{place}, as shipped {was}{why}"
-    hint = "docs/hardening.md says what each setting is for; take yours back, or all of them"
-    command = shlex.join(["systemctl", "revert", unit.name])
-    yield (fault if is_vital and _breaks(unit, difference) else warning)(what, hint, command)
+    yield (fault if is_vital and _breaks(unit, difference) else warning)(what, *_as_shipped(unit, difference))
+
+
+def _as_shipped(unit: Unit, difference: units.Difference) -> tuple[str, str]:
+    """Return how to have a unit as it was shipped: a hint and the command."""
+    is_own = difference.file.startswith(_ADMINISTRATORS) or (not difference.file and bool(unit.drop_ins))
+    if is_own or unit.fragment.startswith(_ADMINISTRATORS):
+        hint = "docs/hardening.md says what each setting is for; this takes back all that was changed here"
+        return hint, shlex.join(["systemctl", "revert", unit.name])
+    return "the unit's own file was changed", "apt install --reinstall basestation-runner"
 
 
 def _breaks(unit: Unit, difference: units.Difference) -> bool:
@@ -191,7 +200,8 @@ def inotify(facts: Facts) -> Iterator[Point]:
 def clock(facts: Facts) -> Iterator[Point]:
     """The times of jobs are shown, kept and compared with others'."""
     system = facts.system
-    hint, command = ("", "timedatectl set-ntp true") if facts.systemd else ("run an NTP client, for instance chrony", "")
+    command = "timedatectl set-ntp true" if facts.systemd else ""
+    hint = "" if command else "run an NTP client, for instance chrony"
     shown = datetime.fromtimestamp(system.now).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
     if system.now + TOLERATED_STEP < system.latest:
         what = f"the clock says {shown}, and files here have been written later than that"

@@ -15,10 +15,11 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISSOCK
 from typing import TYPE_CHECKING, Any, Final
 
-from basestation_runner import protocol, syscalls
+from basestation_runner import protocol, syscalls, trust
 from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Identity, may_use, process_status
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.facts import Cgroups, Directory, Ledger, Lock, Process, Socket, System
+from basestation_runner.errors import RunnerError
 from basestation_runner.watch import lockfile
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ def _cgroup_of(pid: int) -> str | None:
     with suppress(OSError):
         lines = (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
         return next((line[3:] for line in lines if line.startswith("0::")), None)
+    return None
+
+
+def look_at_program() -> RunnerError | Unseen | None:
+    """Return what keeps a helper with capabilities from running this very program; None if nothing does."""
+    try:
+        trust.check_program()
+    except RunnerError as error:
+        return error
+    except OSError as error:
+        return _unseen(error)
     return None
 
 
@@ -148,8 +160,9 @@ def look_at_directory(path: Path, owner: Identity | None, file: Path | None = No
     except OSError as error:
         return _unseen(error)
     may_write_file = None
-    if owner and file and file.exists():
-        may_write_file = may_use(str(file), owner, os.W_OK)
+    with suppress(OSError):
+        if owner and file and file.lstat():
+            may_write_file = may_use(str(file), owner, os.W_OK)
     return Directory(
         uid=status.st_uid,
         gid=status.st_gid,

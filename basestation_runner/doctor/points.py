@@ -61,5 +61,9 @@ def of_finding(finding: Finding, *, site: str = "") -> Point | None:
     if finding.level == "note":
         return None
     level: Level = "skipped" if finding.level == "warning" and finding.hint == AS_ROOT else finding.level
-    place = f"{finding.file}: " if finding.file and not site else ""
-    return Point(level=level, what=place + finding.what, hint=finding.hint, command=finding.command, site=site)
+    place: list[str] = []
+    if not site:
+        position = (finding.file, finding.line, finding.column)
+        place = [":".join(str(part) for part in position if part is not None), finding.path]
+    what = ": ".join(part for part in (*place, finding.what) if part)
+    return Point(level=level, what=what, hint=finding.hint, command=finding.command, site=site)

@@ -44,11 +44,17 @@ def trees(facts: Facts) -> Iterator[Point]:
     for name, site in config.sites.items():
         check = SiteCheck(document, config, site, facts.host.sites[name], facts.host)
         found += [point for finding in _of_tree(check) if (point := of_finding(finding, site=name))]
-    if any(isinstance(entry.may, Unseen) for site in facts.host.sites.values() for entry in entries(site)):
-        found.append(skipped("what the accounts can read, write and execute cannot be checked as this user", AS_ROOT))
-    yield from found
-    if not found:
+    is_hidden = any(isinstance(entry.may, Unseen) for site in facts.host.sites.values() for entry in entries(site))
+    yield from _at_once(found, "what the accounts can read, write and execute", is_hidden=is_hidden)
+    if not found and not is_hidden:
         yield ok(f"{number_of(config)}: accounts, groups, rundirs and programs")
+
+
+def _at_once(points: list[Point], about: str, *, is_hidden: bool = False) -> Iterator[Point]:
+    """Yield these points, and one in place of all that this user may not look at: it may be the same at every site."""
+    yield from (point for point in points if point.level != "skipped")
+    if is_hidden or any(point.level == "skipped" for point in points):
+        yield skipped(f"{about} cannot be checked as this user", AS_ROOT)
 
 
 def _of_tree(check: SiteCheck) -> Iterator[Finding]:
@@ -106,7 +112,7 @@ def locks(facts: Facts) -> Iterator[Point]:
         yield skipped(NO_CONFIG)
         return
     found = [point for name, lock in facts.locks.items() for point in _lock(facts, facts.config.sites[name], lock)]
-    yield from found
+    yield from _at_once(found, "rundirs' locks")
     if not found:
         yield ok(f"no rundir of {number_of(facts.config)} is another daemon's")
 

@@ -216,7 +216,7 @@ def test_all_facts_of_a_configuration_are_gathered() -> None:
     assert isinstance(facts.helper.account, Account)
     assert facts.files == {"/etc/passwd": None}
     assert facts.watchers == ()
-    assert facts.limits.keys() == {"max_user_watches", "max_user_instances"}
+    assert facts.limits.keys() == {"max_user_watches", "max_user_instances", "max_queued_events"}
     site = facts.sites["a"]
     assert site.names is None
     assert isinstance(site.rundir, Absent)
