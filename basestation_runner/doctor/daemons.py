@@ -103,6 +103,9 @@ def _daemon(facts: Facts, which: Which, user: str) -> Iterator[Point]:
         yield unseen("which processes run", facts.processes)
         return
     running = facts.running(which)
+    if not running and facts.is_inactive(which):
+        yield skipped(f"{UNITS[which]} does not run, see units")
+        return
     if not running:
         yield fault(f"no {which} runs as account {user}", command=start(facts, which))
         return
@@ -317,7 +320,9 @@ def directories(facts: Facts) -> Iterator[Point]:
     found = [point for place in places(facts) for point in _directory(facts, place)]
     yield from found
     if not any(point.level in {"fault", "warning"} for point in found):
-        yield ok(", ".join(place.path for place in places(facts)))
+        seen = [place.path for place in places(facts) if isinstance(facts.directories[place.path], Directory)]
+        if seen:
+            yield ok(", ".join(seen))
 
 
 def _directory(facts: Facts, place: _Place) -> Iterator[Point]:
@@ -328,6 +333,9 @@ def _directory(facts: Facts, place: _Place) -> Iterator[Point]:
     if facts.systemd:  # its unit makes it
         making = restart(facts, place.which)
     match seen:
+        case Absent() if facts.is_inactive(place.which):
+            yield skipped(f"{path} does not exist, {place.what}: {UNITS[place.which]} makes it")
+            return
         case Absent():
             yield fault(f"{path} does not exist, {place.what}", command=making)
             return
@@ -361,7 +369,7 @@ def _writing(seen: Directory, place: _Place, user: str, making: str) -> Iterator
         yield fault(f"account {user} cannot write in {path}, {place.what}", command=making)
     elif seen.may_write_file is False:
         what = f"account {user} cannot write {place.file}, {place.what}"
-        yield fault(what, command=shlex.join(["chown", f"{user}:{user}", place.file]))
+        yield fault(what, command=shlex.join(["chown", "-h", f"{user}:{user}", place.file]))
 
 
 def room(facts: Facts) -> Iterator[Point]:

@@ -151,9 +151,10 @@ class System:
 
 @frozen
 class Lock:
-    """A rundir's lock, and what is known of the process that holds it."""
+    """A rundir's lock, and what is known of the process that it names, which anybody of the site may have chosen."""
 
     seen: lockfile.Seen
+    uid: int | None = None
     command: str = ""
     unit: str = ""
 
@@ -177,7 +178,7 @@ class Facts:
     cgroups: Cgroups
     locks: Mapping[str, Lock | Unseen | None] = Factory(dict)
     states: Mapping[str, Mapping[str, Any]] | None = None  # the watcher's words on each site
-    probes: Mapping[str, Mapping[str, Any] | str] | None = None  # a text: why there is none
+    probes: Mapping[str, Mapping[str, Any]] | None = None  # None: they were not asked for
 
     @property
     def config(self) -> Config | None:
@@ -192,6 +193,13 @@ class Facts:
         listener = socket.listener if isinstance(socket, Socket) else None
         found = [process for process in self.processes if process.name == NAMES[which]]
         return tuple(process for process in found if process.pid == listener) or tuple(found)
+
+    def is_inactive(self, which: Which) -> bool:
+        """Tell whether systemd has a daemon's unit and does not run it, which is told of the unit."""
+        if self.systemd is None or isinstance(self.systemd.units, Unseen):
+            return False
+        unit = self.systemd.units.get(UNITS[which])
+        return unit is not None and unit.active_state != "active"
 
 
 NAMES: Mapping[Which, str] = {"helper": "runner-privexec", "watcher": "runner-watch"}

@@ -19,7 +19,8 @@ from basestation_runner.config.profiles import builtin_profiles, profiles_of
 from basestation_runner.config.sites import sites_of
 from basestation_runner.doctor import looks, units
 from basestation_runner.doctor.facts import Cgroups, Configuration, Facts, Socket
-from basestation_runner.errors import RunnerError
+from basestation_runner.doctor.sites import NOT_ASKED
+from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.operate.client import Client
 
 if TYPE_CHECKING:
@@ -132,13 +133,14 @@ def _states(control_socket: Path) -> Mapping[str, Mapping[str, Any]] | None:
         return None
 
 
-def _probes(control_socket: Path, sites: Sequence[str]) -> Mapping[str, Mapping[str, Any] | str]:
-    """Have sites probed, one after the other; return what each answer is, or why there is none."""
-    told: dict[str, Mapping[str, Any] | str] = {}
+def _probes(control_socket: Path, sites: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Have sites probed, one after the other; return the answers."""
+    told: dict[str, Mapping[str, Any]] = {}
     for site in sites:
         try:
             with Client(control_socket, _PROBE_SECONDS) as client:
                 told[site] = client.ask("probe", site=site)["probe"]
         except RunnerError as error:
-            told[site] = error.what
+            may_pass = isinstance(error, TemporaryError)
+            told[site] = {"outcome": NOT_ASKED, "reason": error.what, "may_pass": may_pass}
     return told

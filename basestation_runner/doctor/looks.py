@@ -210,13 +210,15 @@ def look_at_lock(rundir: str) -> Lock | Unseen | None:
         return _unseen(error)
     finally:
         os.close(directory)
-    if seen is None or not seen.is_held:
+    if seen is None or not seen.is_held or seen.pid is None:
         return None if seen is None else Lock(seen)
-    command = ""
+    process = PROC / str(seen.pid)
+    uid, command = None, ""
     with suppress(OSError):
-        words = (PROC / str(seen.pid) / "cmdline").read_bytes().replace(b"\0", b" ")
+        uid = process.stat().st_uid
+        words = (process / "cmdline").read_bytes().replace(b"\0", b" ")
         command = words.decode(errors="replace").strip()[:_WORDS]
-    return Lock(seen, command, _unit_of(seen.pid or 0))
+    return Lock(seen, uid, command, _unit_of(seen.pid))
 
 
 def _unit_of(pid: int) -> str:
@@ -237,7 +239,7 @@ def look_at_cgroups(root: Path | None, helper_cgroup: str | None, helper: Identi
     has_version_2 = (CGROUPS / "cgroup.controllers").exists()
     if root is None and helper_cgroup is not None:
         own = Path(f"{CGROUPS}{helper_cgroup}")
-        root = next((above / JOBS for above in own.parents if (above / JOBS / "cgroup.procs").exists()), None)
+        root = next((above / JOBS for above in own.parents if _is_there(above / JOBS / "cgroup.procs")), None)
     if root is None:
         return Cgroups(has_version_2=has_version_2)
     controllers: frozenset[str] = frozenset()
@@ -252,6 +254,16 @@ def look_at_cgroups(root: Path | None, helper_cgroup: str | None, helper: Identi
         closed=tuple(str(path) for path, may in can.items() if may is False),
         unseen=next((may for may in can.values() if isinstance(may, Unseen)), None),
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except PermissionError:
+        return True  # in a directory that is, and is closed to us
+    except OSError:
+        return False
+    return True
 
 
 def look_at_system(files: Collection[Path], now: Callable[[], float]) -> System:

@@ -11,7 +11,7 @@ from basestation_runner.config.hostfacts import Names
 from basestation_runner.config.hostsite import AS_ROOT, SiteCheck
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.daemons import restart, start
-from basestation_runner.doctor.facts import Lock
+from basestation_runner.doctor.facts import UNITS, Lock
 from basestation_runner.doctor.points import Point, fault, of_finding, ok, skipped, unseen, warning
 from basestation_runner.nss import Account
 from basestation_runner.privexec.leaf import cpu_max
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MIB: Final = 1 << 20
 NO_CONFIG: Final = "without a valid configuration no site is known"
+NOT_ASKED: Final = "not asked"
+"""In place of a probe's outcome: the watcher has not passed the question on; `may_pass`: it may another time."""
 _MOUNT: Final = "/sys/fs/cgroup"
 
 
@@ -128,10 +130,24 @@ def _lock(facts: Facts, site: Site, lock: Lock | Unseen | None) -> Iterator[Poin
             what = f"{path} {whose}: the watcher that runs has not taken it"
             yield warning(what, "the site's state says why; remove it", f"rm {shlex.quote(path)}", site=site.name)
         case Lock(seen=lockfile.Seen(is_held=True)) if lock.seen.pid not in watchers:
-            command = shlex.join(["systemctl", "disable", "--now", lock.unit]) if lock.unit else f"kill {lock.seen.pid}"
             who = f"process {lock.seen.pid}" + (f" ({lock.command})" if lock.command else "")
             what = f"{path} is held by {who}: the site is not served by this program"
-            yield fault(what, "that daemon must end first", command, site=site.name)
+            yield fault(what, *_letting_go(facts, site, lock, path), site=site.name)
+
+
+def _letting_go(facts: Facts, site: Site, lock: Lock, path: str) -> tuple[str, str]:
+    """Return how to end a lock: a hint and the command.
+
+    The site's people can write any number there: no process is to be ended that is not plainly a daemon of the site.
+    """
+    names, watcher = facts.host.sites[site.name].names, facts.host.watcher.account
+    owners = {names.account.uid} if isinstance(names, Names) else set()
+    owners |= {watcher.uid} if isinstance(watcher, Account) else set()
+    if lock.uid not in owners or not lockfile.is_called_like_a_runner(lock.command.encode()):
+        return "if that is no daemon of the site, remove the lock", shlex.join(["rm", path])
+    if lock.unit and lock.unit not in UNITS.values():
+        return "end that daemon first", shlex.join(["systemctl", "disable", "--now", lock.unit])
+    return "end that daemon first", f"kill {lock.seen.pid}"
 
 
 def states(facts: Facts) -> Iterator[Point]:
@@ -143,10 +159,12 @@ def states(facts: Facts) -> Iterator[Point]:
     elif facts.states is None:
         yield skipped("the watcher does not tell this user", AS_ROOT)
     else:
-        found = [point for name in facts.config.sites for point in _state(name, facts.states.get(name))]
+        # Who is not root may see some sites only.
+        seen = [name for name in facts.config.sites if facts.is_root or name in facts.states]
+        found = [point for name in seen for point in _state(name, facts.states.get(name))]
         yield from found
         if not found:
-            yield ok(f"{number_of(facts.config)}, each watched")
+            yield ok(f"{len(seen)} of {number_of(facts.config)} seen, each watched")
 
 
 def _state(name: str, told: Mapping[str, Any] | None) -> Iterator[Point]:
@@ -172,8 +190,10 @@ def probes(facts: Facts) -> Iterator[Point]:
         return
     for name, answer in told.items():
         site = facts.config.sites.get(name)
-        if isinstance(answer, str) or site is None:
-            yield fault(f"it cannot be probed: {answer if isinstance(answer, str) else 'it is not known'}", site=name)
+        if answer["outcome"] == NOT_ASKED and not facts.is_root and not answer["may_pass"]:
+            yield skipped(f"site {name}: {answer['reason']}", AS_ROOT)
+        elif answer["outcome"] == NOT_ASKED or site is None:
+            yield fault(f"it cannot be probed: {answer.get('reason') or 'it is not configured'}", site=name)
         elif answer["outcome"] != "probed":
             yield fault(f"a job would not be started: {answer['reason']}", site=name)
         else:

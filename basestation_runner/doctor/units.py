@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BOOTED: Final = Path("/run/systemd/system")
 """Is there if systemd runs the host (sd_booted(3))."""
+_FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system")
 _PATIENCE: Final = 8.0
 _SHOWN: Final = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths")
 
@@ -116,15 +117,18 @@ def _wanted() -> Mapping[str, str | None]:
 def _unit(name: str, text: str | None) -> Unit:
     lines = _systemctl("show", f"--property={','.join(_SHOWN)}", name).splitlines()
     said = dict(line.split("=", 1) for line in lines if "=" in line)
+    drop_ins = said.get("DropInPaths", "").split()
+    there = [str(path) for folder in _FOLDERS for path in Path(folder, f"{name}.d").glob("*.conf")]
     return Unit(
         name=name,
         load_state=said.get("LoadState", ""),
         active_state=said.get("ActiveState", ""),
         file_state=said.get("UnitFileState", ""),
-        needs_reload=said.get("NeedDaemonReload") == "yes",
+        # Of a directory that was not there before, systemd does not say so by itself.
+        needs_reload=said.get("NeedDaemonReload") == "yes" or not set(there) <= set(drop_ins),
         fragment=said.get("FragmentPath", ""),
         text=_read(said.get("FragmentPath", "")),
-        drop_ins={path: _read(path) for path in said.get("DropInPaths", "").split()},
+        drop_ins={path: _read(path) for path in drop_ins},
         shipped=text,
     )
 

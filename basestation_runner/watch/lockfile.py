@@ -145,8 +145,12 @@ def _is_holder(pid: int, written_ns: int) -> bool:
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns
     if time.time_ns() - age_ns <= written_ns + _UNSURE_NS:
         return True
-    words = command.replace(b"\0", b" ").lower()
-    return any(name in words for name in _NAMES)
+    return is_called_like_a_runner(command.replace(b"\0", b" "))
+
+
+def is_called_like_a_runner(command: bytes) -> bool:
+    """Tell whether a command line may be that of the legacy daemon, of its successor or of this program."""
+    return any(name in command.lower() for name in _NAMES)
 
 
 def _make(rundir: int, gid: int) -> None:

@@ -17,6 +17,7 @@ from basestation_runner.doctor.daemons import NEEDED
 from basestation_runner.doctor.facts import SLICE, UNITS, Configuration, Ledger, Lock, Systemd
 from basestation_runner.doctor.points import LEVELS, Point
 from basestation_runner.doctor.run import lines
+from basestation_runner.doctor.sites import NOT_ASKED
 from basestation_runner.errors import RunnerError
 from basestation_runner.watch import lockfile, schema
 from tests.unit.config import facts as config_facts
@@ -42,6 +43,7 @@ from tests.unit.doctor.good import (
 if TYPE_CHECKING:
     from basestation_runner.doctor.facts import Facts
 
+HELD = lockfile.Seen(7, is_held=True)
 HUNG = Unseen("does not answer within 10 s", is_fault=True)
 RESTART_HELPER = f"systemctl restart {UNITS['helper']}"
 RESTART_WATCHER = f"systemctl restart {UNITS['watcher']}"
@@ -59,6 +61,10 @@ def test_of_a_host_in_good_order_each_subject_is_ok() -> None:
 
 def test_no_subject_is_there_twice() -> None:
     assert len({subject for subject, _ in CHECKS}) == len(CHECKS)
+
+
+def not_asked(*, may_pass: bool) -> dict[str, Any]:
+    return {"outcome": NOT_ASKED, "reason": "no", "may_pass": may_pass}
 
 
 CASES: list[tuple[Facts, str, str, str, str]] = [
@@ -132,7 +138,7 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
     (changed(ledger=Ledger(schema.VERSION, ("/a", "/b b"))), "ledger", "warning", "/b b", "rm -r /a '/b b'"),
     (changed(ledger=NOT_BY_THIS_USER), "ledger", "skipped", "cannot be checked as this user", ""),
     (with_directory("/log/w", may=False), "directories", "fault", "cannot write in /log/w", RESTART_WATCHER),
-    (with_directory("/log/w", may_write_file=False), "directories", "fault", "cannot write /log", "chown w:w /log/w/w"),
+    (with_directory("/log/w", may_write_file=False), "directories", "fault", "write /log/w/w", "chown -h w:w /log/w/w"),
     (with_directory("/state/h", uid=9), "directories", "fault", "belongs to uid 9", "chown h:h /state/h"),
     (with_directory("/state/h", mode=0o770), "directories", "fault", "by others", "chmod 0700 /state/h"),
     (with_directory("/cache", mode=0o755), "directories", "warning", "mode 0755", "chmod 1777 /cache"),
@@ -179,10 +185,10 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
         "watcher's groups", "warning", "it needs no site's group", "gpasswd -d h runner-one",
     ),
     (
-        changed(locks={"one": Lock(lockfile.Seen(7, is_held=True), "BaseRunner.py", "old.service")}), "locks", "fault",
-        "held by process 7 (BaseRunner.py)", "systemctl disable --now old.service",
+        changed(locks={"one": Lock(HELD, 10, "python3 BaseRunner.py", "old.service")}), "locks", "fault",
+        "held by process 7 (python3 BaseRunner.py)", "systemctl disable --now old.service",
     ),
-    (changed(locks={"one": Lock(lockfile.Seen(7, is_held=True))}), "locks", "fault", "held by process 7", "kill 7"),
+    (changed(locks={"one": Lock(HELD, 10, "BaseRunner.py")}), "locks", "fault", "held by process 7", "kill 7"),
     (
         changed(locks={"one": Lock(lockfile.Seen(7, is_held=False))}), "locks", "warning", "process 7, which is gone",
         "rm /srv/one/.base_runner_lockfile",
@@ -197,7 +203,10 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
         changed(states={**dict.fromkeys(CONFIG.sites, STATE), "one": {**STATE, "hold": {"by": 0}}}),
         "sites' states", "warning", "it is held", "runner release one",
     ),
-    (changed(probes={"one": "the helper is not reachable"}), "probe", "fault", "cannot be probed: the helper", ""),
+    (changed(probes={"one": not_asked(may_pass=False)}), "probe", "fault", "cannot be probed: no", ""),
+    (changed(probes={"one": not_asked(may_pass=True)}, is_root=False), "probe", "fault", "cannot be probed: no", ""),
+    (changed(probes={"one": not_asked(may_pass=False)}, is_root=False), "probe", "skipped", "site one: no", ""),
+    (changed(probes={"none": PROBED}), "probe", "fault", "it is not configured", ""),
     (changed(probes={"one": {"outcome": "refused", "reason": "no"}}), "probe", "fault", "would not be started: no", ""),
     (probed(uids=[10, 10, 0]), "probe", "fault", "its uids are 0,10, not 10", ""),
     (probed(gids=[10, 10, 0]), "probe", "fault", "its GIDs are 0,10, not 10", ""),
@@ -248,6 +257,7 @@ def test_what_this_user_may_not_see_of_many_sites_is_said_once() -> None:
     ]
 
 
+UIDS = st.integers(0, 11)
 MASKS = st.integers(0, 2**41)
 UNSEEN = st.sampled_from([HUNG, NOT_BY_THIS_USER])
 ABSENT = st.just(Absent("/somewhere"))
@@ -289,7 +299,11 @@ LOCKS = (
     st.none()
     | UNSEEN
     | st.builds(
-        Lock, st.builds(lockfile.Seen, st.none() | st.integers(1, 300), is_held=st.booleans()), st.text(), st.text()
+        Lock,
+        st.builds(lockfile.Seen, st.none() | st.integers(1, 300), is_held=st.booleans()),
+        st.none() | UIDS,
+        st.text(),
+        st.text(),
     )
 )
 STATES = st.fixed_dictionaries(
@@ -304,7 +318,7 @@ NO_CONFIGURATION = Configuration(document=None, config=None, faults=(Finding(lev
 CONFIGURATIONS = st.sampled_from([GOOD.configuration, NO_CONFIGURATION])
 PROBES = st.none() | st.dictionaries(
     st.sampled_from(["one", "two", "other"]),
-    st.text() | st.just({"outcome": "refused", "reason": "\n"}) | st.just(PROBED),
+    st.sampled_from([PROBED, {"outcome": "refused", "reason": "\n"}, not_asked(may_pass=False)]),
 )
 
 
@@ -347,3 +361,35 @@ def test_the_helpers_capabilities_are_ok_exactly_if_it_and_all_its_children_have
     has_more = any(each.held & ~NEEDED for each in processes if each.uid == running[0].uid)
     assert (found == ["ok"]) is (is_right and not has_more)
     assert not has_more or "fault" in found
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        Lock(HELD, 0, "/usr/sbin/sshd BaseRunner", "ssh.service"),
+        Lock(HELD, 20, "BaseRunner.py", "of-another-site.service"),
+        Lock(HELD, 10, "vim", "session.service"),
+        Lock(HELD, None, "BaseRunner.py", "old.service"),
+    ],
+)
+def test_no_process_is_to_be_ended_because_a_sites_people_have_written_its_number(lock: Lock) -> None:
+    ((_, point),) = wrong(changed(locks={"one": lock}))
+    assert (point.level, point.command) == ("fault", "rm /srv/one/.base_runner_lockfile")
+
+
+def test_a_job_of_ours_that_poses_as_a_legacy_daemon_does_not_have_our_unit_stopped() -> None:
+    ((_, point),) = wrong(changed(locks={"one": Lock(HELD, 10, "BaseRunner.py", UNITS["helper"])}))
+    assert point.command == "kill 7"
+
+
+def test_who_sees_some_sites_only_is_told_of_those() -> None:
+    assert wrong(changed(states={"one": STATE}, is_root=False)) == []
+
+
+def test_what_units_make_when_they_start_is_no_fault_while_they_do_not_run() -> None:
+    gone = dict.fromkeys(GOOD.directories, Absent("/var"))
+    facts = with_unit(UNITS["helper"], active_state="inactive")
+    facts = evolve(facts, directories=gone, processes=(WATCHER,), sockets={**GOOD.sockets, "helper": Absent("/run")})
+    faults = [(subject, point.command) for subject, point in wrong(facts) if point.level == "fault"]
+    assert faults[0] == ("units", f"systemctl start {UNITS['helper']}")
+    assert faults[1:] == [("directories", RESTART_WATCHER)] * 2
