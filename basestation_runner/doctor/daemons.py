@@ -13,7 +13,7 @@ from basestation_runner.config.hostfacts import Absent
 from basestation_runner.config.model import fingerprint
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.facts import UNITS, Directory, Facts, Ledger, Process, Socket
-from basestation_runner.doctor.points import Point, fault, of_finding, ok, skipped, unseen, warning
+from basestation_runner.doctor.points import Point, at_once, fault, of_finding, ok, skipped, unseen, warning
 from basestation_runner.errors import RunnerError
 from basestation_runner.nss import Account
 from basestation_runner.watch import schema
@@ -318,7 +318,7 @@ def places(facts: Facts) -> tuple[_Place, ...]:
 def directories(facts: Facts) -> Iterator[Point]:
     """Each is there, its daemon's, closed to others, and can be written."""
     found = [point for place in places(facts) for point in _directory(facts, place)]
-    yield from found
+    yield from at_once(found, "what the daemons' accounts can write")
     if not any(point.level in {"fault", "warning"} for point in found):
         seen = [place.path for place in places(facts) if isinstance(facts.directories[place.path], Directory)]
         if seen:

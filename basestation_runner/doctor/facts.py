@@ -132,7 +132,7 @@ class Cgroups:
 
     has_version_2: bool
     root: str | None = None
-    controllers: frozenset[str] = frozenset()
+    controllers: frozenset[str] | None = None  # None: they cannot be read
     closed: tuple[str, ...] = ()  # files that the helper's account cannot write
     unseen: Unseen | None = None  # why `closed` is not known
 

@@ -18,7 +18,7 @@ from basestation_runner.config.probes import Unseen
 from basestation_runner.config.profiles import builtin_profiles, profiles_of
 from basestation_runner.config.sites import sites_of
 from basestation_runner.doctor import looks, units
-from basestation_runner.doctor.facts import Cgroups, Configuration, Facts, Socket
+from basestation_runner.doctor.facts import Cgroups, Configuration, Facts, Socket, Systemd
 from basestation_runner.doctor.sites import NOT_ASKED
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.operate.client import Client
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from basestation_runner.config.probes import Question
     from basestation_runner.doctor.facts import Paths, Process, Which
 
+_PATIENCE: Final = 20.0
+"""Seconds for one look: systemd is slow to answer while it starts something."""
 _PROBE_SECONDS: Final = 60.0
 _NOTHING: Final = Config(sites={}, applications=builtin_profiles().applications)
 
@@ -64,7 +66,8 @@ def gather(paths: Paths, *, probe: Sequence[str] | None) -> Facts:
     for site in config.sites.values() if config else ():
         if not site.ignore_lock:
             questions[f"lock {site.name}"] = partial(looks.look_at_lock, site.watch_dir)
-    answers = dict(zip(questions, probes.ask(list(questions.values())), strict=True))
+    answers = dict(zip(questions, probes.ask(list(questions.values()), patience=_PATIENCE), strict=True))
+    system, systemd = answers["system"], answers["systemd"]
     sockets: dict[Which, Any] = {"helper": answers["helper"], "watcher": answers["watcher"]}
     listeners = {each.listener for each in sockets.values() if isinstance(each, Socket) and each.listener}
     uids = {identity.uid for identity in (watcher, helper) if identity}
@@ -75,8 +78,8 @@ def gather(paths: Paths, *, probe: Sequence[str] | None) -> Facts:
         is_root=os.geteuid() == 0,
         program=__version__,
         trusted=answers["program"],
-        system=answers["system"],
-        systemd=answers["systemd"],
+        system=looks.look_at_system((), time.time) if isinstance(system, Unseen) else system,
+        systemd=Systemd(None, systemd) if isinstance(systemd, Unseen) else systemd,
         configuration=configuration,
         host=host,
         processes=processes,

@@ -81,7 +81,7 @@ def unit_files(facts: Facts) -> Iterator[Point]:
         yield skipped(NO_SYSTEMD)
         return
     if isinstance(facts.systemd.units, Unseen):
-        yield unseen("the units", facts.systemd.units)
+        yield unseen("systemd", facts.systemd.units)
         return
     found = [point for unit in facts.systemd.units.values() for point in _unit(unit)]
     yield from found
@@ -170,7 +170,11 @@ def cgroups(facts: Facts) -> Iterator[Point]:
 
 def _delegated(facts: Facts, root: str) -> Iterator[Point]:
     seen = facts.cgroups
-    if missing := [name for name in CONTROLLERS if name not in seen.controllers]:
+    if seen.controllers is None and not seen.unseen:
+        yield fault(f"the controllers of {root} cannot be read", command=_restart_helper(facts))
+    elif missing := [
+        name for name in CONTROLLERS if name not in (CONTROLLERS if seen.controllers is None else seen.controllers)
+    ]:
         what = f"{root} has no controller {', '.join(missing)}: these limits are not applied"
         yield warning(what, "see that the slice's unit has its accounting on", _restart_helper(facts))
     for path in seen.closed:

@@ -242,7 +242,7 @@ def look_at_cgroups(root: Path | None, helper_cgroup: str | None, helper: Identi
         root = next((above / JOBS for above in own.parents if _is_there(above / JOBS / "cgroup.procs")), None)
     if root is None:
         return Cgroups(has_version_2=has_version_2)
-    controllers: frozenset[str] = frozenset()
+    controllers = None
     with suppress(OSError):
         controllers = frozenset((root / "cgroup.controllers").read_text(encoding="ascii").split())
     needed = [root, root / "cgroup.procs", root / "cgroup.subtree_control", root.parent / "cgroup.procs"]

@@ -10,6 +10,8 @@ from basestation_runner.config.hostfacts import NOT_BY_THIS_USER
 from basestation_runner.config.hostsite import AS_ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from basestation_runner.config.findings import Finding
     from basestation_runner.config.probes import Unseen
 
@@ -54,6 +56,13 @@ def unseen(about: str, why: Unseen, *, site: str = "") -> Point:
     if why.is_fault:
         return fault(f"{about} {why.why}", site=site)
     return Point(level="skipped", what=f"{about} {why.why}", hint=AS_ROOT if why == NOT_BY_THIS_USER else "", site=site)
+
+
+def at_once(points: Sequence[Point], about: str, *, is_hidden: bool = False) -> Iterator[Point]:
+    """Yield these points, and one in place of all that this user may not look at: there may be many of the same."""
+    yield from (point for point in points if point.level != "skipped" or point.hint != AS_ROOT)
+    if is_hidden or any(point.level == "skipped" and point.hint == AS_ROOT for point in points):
+        yield skipped(f"{about} {NOT_BY_THIS_USER.why}", AS_ROOT)
 
 
 def of_finding(finding: Finding, *, site: str = "") -> Point | None:

@@ -12,7 +12,7 @@ from basestation_runner.config.hostsite import AS_ROOT, SiteCheck
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.daemons import restart, start
 from basestation_runner.doctor.facts import UNITS, Lock
-from basestation_runner.doctor.points import Point, fault, of_finding, ok, skipped, unseen, warning
+from basestation_runner.doctor.points import Point, at_once, fault, of_finding, ok, skipped, unseen, warning
 from basestation_runner.nss import Account
 from basestation_runner.privexec.leaf import cpu_max
 from basestation_runner.watch import lockfile
@@ -47,16 +47,9 @@ def trees(facts: Facts) -> Iterator[Point]:
         check = SiteCheck(document, config, site, facts.host.sites[name], facts.host)
         found += [point for finding in _of_tree(check) if (point := of_finding(finding, site=name))]
     is_hidden = any(isinstance(entry.may, Unseen) for site in facts.host.sites.values() for entry in entries(site))
-    yield from _at_once(found, "what the accounts can read, write and execute", is_hidden=is_hidden)
+    yield from at_once(found, "what the accounts can read, write and execute", is_hidden=is_hidden)
     if not found and not is_hidden:
         yield ok(f"{number_of(config)}: accounts, groups, rundirs and programs")
-
-
-def _at_once(points: list[Point], about: str, *, is_hidden: bool = False) -> Iterator[Point]:
-    """Yield these points, and one in place of all that this user may not look at: it may be the same at every site."""
-    yield from (point for point in points if point.level != "skipped")
-    if is_hidden or any(point.level == "skipped" for point in points):
-        yield skipped(f"{about} cannot be checked as this user", AS_ROOT)
 
 
 def _of_tree(check: SiteCheck) -> Iterator[Finding]:
@@ -114,7 +107,7 @@ def locks(facts: Facts) -> Iterator[Point]:
         yield skipped(NO_CONFIG)
         return
     found = [point for name, lock in facts.locks.items() for point in _lock(facts, facts.config.sites[name], lock)]
-    yield from _at_once(found, "rundirs' locks")
+    yield from at_once(found, "rundirs' locks")
     if not found:
         yield ok(f"no rundir of {number_of(facts.config)} is another daemon's")
 
@@ -188,16 +181,20 @@ def probes(facts: Facts) -> Iterator[Point]:
     if facts.config is None:
         yield skipped(NO_CONFIG)
         return
-    for name, answer in told.items():
-        site = facts.config.sites.get(name)
-        if answer["outcome"] == NOT_ASKED and not facts.is_root and not answer["may_pass"]:
-            yield skipped(f"site {name}: {answer['reason']}", AS_ROOT)
-        elif answer["outcome"] == NOT_ASKED or site is None:
-            yield fault(f"it cannot be probed: {answer.get('reason') or 'it is not configured'}", site=name)
-        elif answer["outcome"] != "probed":
-            yield fault(f"a job would not be started: {answer['reason']}", site=name)
-        else:
-            yield from _probe(facts, site, answer)
+    found = [point for name, answer in told.items() for point in _answered(facts, facts.config, name, answer)]
+    yield from at_once(found, "what jobs would be")
+
+
+def _answered(facts: Facts, config: Config, name: str, answer: Mapping[str, Any]) -> Iterator[Point]:
+    site = config.sites.get(name)
+    if answer["outcome"] == NOT_ASKED and not facts.is_root and not answer["may_pass"]:
+        yield skipped(f"site {name}: {answer['reason']}", AS_ROOT)
+    elif answer["outcome"] == NOT_ASKED or site is None:
+        yield fault(f"it cannot be probed: {answer.get('reason') or 'it is not configured'}", site=name)
+    elif answer["outcome"] != "probed":
+        yield fault(f"a job would not be started: {answer['reason']}", site=name)
+    else:
+        yield from _probe(facts, site, answer)
 
 
 def _probe(facts: Facts, site: Site, told: Mapping[str, Any]) -> Iterator[Point]:

@@ -21,7 +21,7 @@ BOOTED: Final = Path("/run/systemd/system")
 """Is there if systemd runs the host (sd_booted(3))."""
 _FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system")
 _PATIENCE: Final = 8.0
-_SHOWN: Final = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths")
+_SHOWN: Final = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths")
 
 Settings = dict[str, list[str]]
 """By "Section.Name" the values that count, in their order."""
@@ -104,30 +104,28 @@ def look() -> Systemd | None:
         return None
     try:
         said = re.match(r"systemd (\d+)", _systemctl("--version"))
-        version = int(said[1]) if said else None
-        return Systemd(version, {name: _unit(name, text) for name, text in _wanted().items()})
+        wanted = dict.fromkeys((*UNITS.values(), SLICE)) | dict(shipped())
+        shown = _systemctl("show", f"--property={','.join(_SHOWN)}", *wanted)
     except (OSError, subprocess.SubprocessError) as error:
-        return Systemd(None, Unseen(f"cannot be asked for: {error}", is_fault=True))
+        return Systemd(None, Unseen(f"cannot be asked for its units: {error}", is_fault=True))
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
+    units = {block["Id"]: _unit(block, wanted.get(block["Id"])) for block in blocks if "Id" in block}
+    return Systemd(int(said[1]) if said else None, units)
 
 
-def _wanted() -> Mapping[str, str | None]:
-    return dict.fromkeys((*UNITS.values(), SLICE)) | dict(shipped())
-
-
-def _unit(name: str, text: str | None) -> Unit:
-    lines = _systemctl("show", f"--property={','.join(_SHOWN)}", name).splitlines()
-    said = dict(line.split("=", 1) for line in lines if "=" in line)
-    drop_ins = said.get("DropInPaths", "").split()
+def _unit(said: Mapping[str, str], text: str | None) -> Unit:
+    name, drop_ins = said["Id"], said.get("DropInPaths", "").split()
+    fragment = said.get("FragmentPath", "")
     there = [str(path) for folder in _FOLDERS for path in Path(folder, f"{name}.d").glob("*.conf")]
     return Unit(
         name=name,
         load_state=said.get("LoadState", ""),
         active_state=said.get("ActiveState", ""),
         file_state=said.get("UnitFileState", ""),
-        # Of a directory that was not there before, systemd does not say so by itself.
+        # Of a directory that was not there before, not every systemd says so by itself.
         needs_reload=said.get("NeedDaemonReload") == "yes" or not set(there) <= set(drop_ins),
-        fragment=said.get("FragmentPath", ""),
-        text=_read(said.get("FragmentPath", "")),
+        fragment=fragment,
+        text=_read(fragment),
         drop_ins={path: _read(path) for path in drop_ins},
         shipped=text,
     )

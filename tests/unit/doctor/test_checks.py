@@ -152,6 +152,7 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
         changed(cgroups=evolve(GOOD.cgroups, root=None, has_version_2=False)), "cgroups", "warning",
         "no cgroup version 2", "",
     ),
+    (changed(cgroups=evolve(GOOD.cgroups, controllers=None)), "cgroups", "fault", "cannot be read", RESTART_HELPER),
     (
         changed(cgroups=evolve(GOOD.cgroups, controllers=frozenset({"cpu"}))), "cgroups", "warning",
         "no controller memory, pids", RESTART_HELPER,
@@ -205,7 +206,7 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
     ),
     (changed(probes={"one": not_asked(may_pass=False)}), "probe", "fault", "cannot be probed: no", ""),
     (changed(probes={"one": not_asked(may_pass=True)}, is_root=False), "probe", "fault", "cannot be probed: no", ""),
-    (changed(probes={"one": not_asked(may_pass=False)}, is_root=False), "probe", "skipped", "site one: no", ""),
+    (changed(probes={"one": not_asked(may_pass=False)}, is_root=False), "probe", "skipped", "as this user", ""),
     (changed(probes={"none": PROBED}), "probe", "fault", "it is not configured", ""),
     (changed(probes={"one": {"outcome": "refused", "reason": "no"}}), "probe", "fault", "would not be started: no", ""),
     (probed(uids=[10, 10, 0]), "probe", "fault", "its uids are 0,10, not 10", ""),
