@@ -24,6 +24,7 @@ CHECKS: Final[tuple[tuple[str, Check], ...]] = (
     ("configuration", daemons.configuration),
     ("helper", daemons.helper),
     ("helper's capabilities", daemons.helper_capabilities),
+    ("profiles", daemons.profiles),
     ("watcher", daemons.watcher),
     ("watcher's capabilities", daemons.watcher_capabilities),
     ("sockets", daemons.sockets),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from basestation_runner import tools
 from basestation_runner.config import host
 from basestation_runner.config.hostfacts import Absent
 from basestation_runner.config.model import fingerprint
@@ -28,12 +29,16 @@ SETUID: Final = 7
 NEEDED: Final = 1 << SETGID | 1 << SETUID
 
 MIB: Final = 1 << 20
+NO_CONFIG: Final = "without a valid configuration no site is known"
 LOW_BYTES: Final = 256 * MIB
 FULL_BYTES: Final = 16 * MIB
 LOW_FILES: Final = 1000
 
 _BECOME: Final = "setpriv --reuid {0} --regid {0} --init-groups"
 _TWO: Final = "--inh-caps=+setuid,+setgid --ambient-caps=+setuid,+setgid --bounding-set=-all,+setuid,+setgid"
+_PACKAGES: Final = {"mode sandbox": tools.PACKAGES[tools.BWRAP]} | {
+    f"launch_type {name}": tools.PACKAGES[path] for name, path in tools.LAUNCHERS.items()
+}
 _OTHERS_WRITE: Final = 0o022
 _SHARED: Final = 0o1777
 
@@ -151,7 +156,7 @@ def helper_capabilities(facts: Facts) -> Iterator[Point]:
     """The helper, its fork server and keepers hold CAP_SETUID and CAP_SETGID, or none in single-account mode."""
     running = facts.running("helper")
     if not running:
-        yield skipped("no helper runs")
+        yield skipped(facts.why_none("helper"))
         return
     found = []
     uid = running[0].uid
@@ -189,7 +194,7 @@ def watcher_capabilities(facts: Facts) -> Iterator[Point]:
     """The watcher holds none."""
     running = facts.running("watcher")
     if not running:
-        yield skipped("no watcher runs")
+        yield skipped(facts.why_none("watcher"))
     for process in running:
         if process.held:
             what = f"the watcher (pid {process.pid}) holds capabilities: {process.held:#x}"
@@ -230,7 +235,7 @@ def _socket(facts: Facts, which: Which, wanted: _Wanted) -> Iterator[Point]:
             yield fault(f"there is no {path}, though a {which} runs", command=restart(facts, which))
             return
         case Absent():
-            yield skipped(f"there is no {path}: no {which} runs")
+            yield skipped(f"there is no {path}: {facts.why_none(which)}")
             return
         case Unseen():
             yield unseen(path, seen)
@@ -289,6 +294,26 @@ def _agreement(facts: Facts) -> Iterator[Point]:
     answer = (control.answer or {}) if isinstance(control, Socket) else {}
     if (answer.get("helper") or {}).get("same_config") is False:
         yield warning("watcher and helper have read different configurations", command="runner reload")
+
+
+def profiles(facts: Facts) -> Iterator[Point]:
+    """What the profiles in use need of this host beyond running a program works for the helper."""
+    config, missing = facts.config, _said(facts, "helper").get("missing")
+    if config is None or missing is None:
+        yield skipped("the helper does not tell this user what works here" if config else NO_CONFIG)
+        return
+    used = {name for site in config.sites.values() for name in site.applications}
+    found = []
+    for what, why in missing.items():
+        kinds = {name: {f"mode {of.mode}", f"launch_type {of.launch_type}"} for name, of in config.applications.items()}
+        if names := sorted(name for name in used if what in kinds[name]):
+            package = _PACKAGES.get(what)
+            command = " && ".join(filter(None, (f"apt install {package}", restart(facts, "helper")))) if package else ""
+            hint = "the helper tries it out at its start"
+            found.append(fault(f"jobs of {', '.join(names)} wait, {what} does not work: {why}", hint, command))
+    yield from found
+    if not found:
+        yield ok(f"all {len(used)} that sites may use can be run")
 
 
 # Directories

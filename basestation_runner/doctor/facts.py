@@ -189,10 +189,20 @@ class Facts:
         """Return the running daemons of a kind: the one that listens, else all of its name and account."""
         if isinstance(self.processes, Unseen):
             return ()
-        socket = self.sockets[which]
-        listener = socket.listener if isinstance(socket, Socket) else None
+        listener = self.listener(which)
         found = [process for process in self.processes if process.name == NAMES[which]]
         return tuple(process for process in found if process.pid == listener) or tuple(found)
+
+    def listener(self, which: Which) -> int | None:
+        """Return the pid of the process that listens at a daemon's socket, as far as it is known."""
+        socket = self.sockets[which]
+        return socket.listener if isinstance(socket, Socket) else None
+
+    def why_none(self, which: Which) -> str:
+        """Say why none of the daemons of a kind is known to run."""
+        if isinstance(self.processes, Unseen):
+            return f"which processes run {self.processes.why}"
+        return f"no {which} runs"
 
     def is_inactive(self, which: Which) -> bool:
         """Tell whether systemd has a daemon's unit and does not run it, which is told of the unit."""

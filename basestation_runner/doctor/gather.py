@@ -18,7 +18,7 @@ from basestation_runner.config.probes import Unseen
 from basestation_runner.config.profiles import builtin_profiles, profiles_of
 from basestation_runner.config.sites import sites_of
 from basestation_runner.doctor import looks, units
-from basestation_runner.doctor.facts import Cgroups, Configuration, Facts, Socket, Systemd
+from basestation_runner.doctor.facts import NAMES, Cgroups, Configuration, Facts, Socket, Systemd
 from basestation_runner.doctor.sites import NOT_ASKED
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.operate.client import Client
@@ -89,9 +89,7 @@ def gather(paths: Paths, *, probe: Sequence[str] | None) -> Facts:
         cgroups=cgroups if isinstance(cgroups, Cgroups) else Cgroups(has_version_2=False, unseen=cgroups),
         locks={name.removeprefix("lock "): lock for name, lock in answers.items() if name.startswith("lock ")},
         states=_states(paths.control_socket),
-        probes=None
-        if probe is None
-        else _probes(paths.control_socket, probe or sorted(config.sites if config else ())),
+        probes=None if probe is None else _probes(paths.control_socket, probe or list(config.sites if config else ())),
     )
 
 
@@ -122,7 +120,7 @@ def _cgroup(processes: tuple[Process, ...] | Unseen, sockets: Mapping[Which, Soc
         return None
     socket = sockets["helper"]
     listener = socket.listener if isinstance(socket, Socket) else None
-    helpers = [process for process in processes if process.name == "runner-privexec"]
+    helpers = [process for process in processes if process.name == NAMES["helper"]]
     first = next((each for each in helpers if each.pid == listener), helpers[0] if helpers else None)
     return first.cgroup if first else None
 

@@ -153,11 +153,13 @@ def _breaks(unit: Unit, difference: units.Difference) -> bool:
 def cgroups(facts: Facts) -> Iterator[Point]:
     """Sites' limits need a cgroup that the helper can use, with the controllers."""
     seen = facts.cgroups
-    if seen.root is None and not seen.has_version_2:
+    if seen.root is None and seen.unseen is not None:
+        yield unseen("the helper's cgroup", seen.unseen)
+    elif seen.root is None and not seen.has_version_2:
         hint = "boot the host with cgroup version 2, systemd.unified_cgroup_hierarchy=1"
         yield warning("there is no cgroup version 2: sites' limits are not applied", hint)
     elif seen.root is None and not facts.running("helper"):
-        yield skipped("the helper does not run: its cgroup is not known")
+        yield skipped(f"{facts.why_none('helper')}: its cgroup is not known")
     elif seen.root is None:
         what = "no cgroup is delegated to the helper: sites' limits are not applied"
         yield warning(what, "its unit's ExecStartPre= make one", _restart_helper(facts))

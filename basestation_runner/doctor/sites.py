@@ -10,7 +10,7 @@ from basestation_runner.config.host import entries
 from basestation_runner.config.hostfacts import Names
 from basestation_runner.config.hostsite import AS_ROOT, SiteCheck
 from basestation_runner.config.probes import Unseen
-from basestation_runner.doctor.daemons import restart, start
+from basestation_runner.doctor.daemons import NO_CONFIG, restart
 from basestation_runner.doctor.facts import UNITS, Lock
 from basestation_runner.doctor.points import Point, at_once, fault, of_finding, ok, skipped, unseen, warning
 from basestation_runner.nss import Account
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from basestation_runner.doctor.facts import Facts
 
 MIB: Final = 1 << 20
-NO_CONFIG: Final = "without a valid configuration no site is known"
 NOT_ASKED: Final = "not asked"
 """In place of a probe's outcome: the watcher has not passed the question on; `may_pass`: it may another time."""
 _MOUNT: Final = "/sys/fs/cgroup"
@@ -76,7 +75,7 @@ def membership(facts: Facts) -> Iterator[Point]:
     if isinstance(facts.processes, Unseen):
         yield unseen("which groups a running watcher has", facts.processes)
     elif not found:
-        running = "and as it runs" if facts.running("watcher") else "and none runs"
+        running = "and as it runs" if facts.running("watcher") else "alone, as none runs"
         yield ok(f"the watcher is in the groups of {number_of(facts.config)}, by the name service {running}")
 
 
@@ -114,11 +113,11 @@ def locks(facts: Facts) -> Iterator[Point]:
 
 def _lock(facts: Facts, site: Site, lock: Lock | Unseen | None) -> Iterator[Point]:
     path = f"{site.watch_dir}/{lockfile.NAME}"
-    watchers = {process.pid for process in facts.running("watcher")}
+    watchers = {process.pid for process in facts.running("watcher")} | {facts.listener("watcher")}
     match lock:
         case Unseen():
             yield unseen(path, lock, site=site.name)
-        case Lock(seen=lockfile.Seen(is_held=False)) if watchers:
+        case Lock(seen=lockfile.Seen(is_held=False)) if facts.running("watcher"):
             whose = f"names process {lock.seen.pid}, which is gone" if lock.seen.pid else "names no process"
             what = f"{path} {whose}: the watcher that runs has not taken it"
             yield warning(what, "the site's state says why; remove it", f"rm {shlex.quote(path)}", site=site.name)
@@ -148,7 +147,7 @@ def states(facts: Facts) -> Iterator[Point]:
     if facts.config is None:
         yield skipped(NO_CONFIG)
     elif not facts.running("watcher") and facts.states is None:
-        yield skipped("no watcher runs", start(facts, "watcher"))
+        yield skipped(facts.why_none("watcher"))
     elif facts.states is None:
         yield skipped("the watcher does not tell this user", AS_ROOT)
     else:

@@ -180,7 +180,11 @@ def _read(reader: int, until: float) -> bytes:
 
 
 def _become(who: Identity, writer: int) -> None:
-    """Be that child: drop as a job's child does, and say what has come of it."""
+    """Be that child: drop as a job's child does, and say what has come of it.
+
+    It has the helper's memory, other sites' environments in it: nobody of the site can look into a process that is not
+    dumpable, which the drop sees to.
+    """
     try:
         identity.prepare()
         warnings = identity.drop(who)

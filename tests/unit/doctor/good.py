@@ -53,7 +53,7 @@ WATCHER = Process(
     no_new_privs=True, has_old_program=False,
 )  # fmt: skip
 FINGERPRINT = fingerprint({name: CONFIG.digest(name) for name in CONFIG.sites})
-HELPER_SAYS = {"reply": "hello", "ok": True, "program": "1", "config": FINGERPRINT, "pid": 200}
+HELPER_SAYS = {"reply": "hello", "ok": True, "program": "1", "config": FINGERPRINT, "pid": 200, "missing": {}}
 WATCHER_SAYS = {
     "ok": True,
     "watcher": {"program": "1", "pid": 100},

@@ -14,7 +14,7 @@ from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Daemon
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.checks import CHECKS, PROBE, judge
 from basestation_runner.doctor.daemons import NEEDED
-from basestation_runner.doctor.facts import SLICE, UNITS, Configuration, Ledger, Lock, Systemd
+from basestation_runner.doctor.facts import SLICE, UNITS, Cgroups, Configuration, Ledger, Lock, Systemd
 from basestation_runner.doctor.points import LEVELS, Point
 from basestation_runner.doctor.run import lines
 from basestation_runner.doctor.sites import NOT_ASKED
@@ -61,6 +61,10 @@ def test_of_a_host_in_good_order_each_subject_is_ok() -> None:
 
 def test_no_subject_is_there_twice() -> None:
     assert len({subject for subject, _ in CHECKS}) == len(CHECKS)
+
+
+SANDBOXED = {**CONFIG.applications, "base": evolve(CONFIG.applications["base"], mode="sandbox")}
+NO_SANDBOX = {"missing": {"mode sandbox": "no userns", "launch_type mpich": "/usr/bin/mpirun.mpich is not installed"}}
 
 
 def not_asked(*, may_pass: bool) -> dict[str, Any]:
@@ -127,6 +131,15 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
     (with_process(HELPER, held=0, effective=0), "helper's capabilities", "fault", "no capability", RESTART_HELPER),
     (with_process(HELPER, bounding=NEEDED | 1), "helper's capabilities", "warning", "could get other", RESTART_HELPER),
     (with_process(WATCHER, held=1), "watcher's capabilities", "fault", "holds capabilities: 0x1", RESTART_WATCHER),
+    (
+        changed(
+            configuration=evolve(GOOD.configuration, config=evolve(CONFIG, applications=SANDBOXED)),
+            sockets=with_socket("helper", answer={**HELPER_SAYS, **NO_SANDBOX}).sockets,
+        ),
+        "profiles", "fault", "jobs of base wait, mode sandbox does not work: no userns",
+        f"apt install bubblewrap && {RESTART_HELPER}",
+    ),
+    (with_socket("helper", answer=None, why_not=NOT_BY_THIS_USER), "sockets", "skipped", "is answered cannot", ""),
     (with_socket("helper", uid=0), "sockets", "fault", "belongs to uid 0", RESTART_HELPER),
     (with_socket("helper", gid=0), "sockets", "fault", "belongs to GID 0", RESTART_HELPER),
     (with_socket("watcher", mode=0o600), "sockets", "warning", "mode 0600, not 0666", "chmod 0666 /run/w.sock"),
@@ -157,6 +170,7 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
         changed(cgroups=evolve(GOOD.cgroups, controllers=frozenset({"cpu"}))), "cgroups", "warning",
         "no controller memory, pids", RESTART_HELPER,
     ),
+    (changed(cgroups=Cgroups(has_version_2=False, unseen=HUNG)), "cgroups", "fault", "does not answer", ""),
     (changed(cgroups=evolve(GOOD.cgroups, closed=("/c",))), "cgroups", "fault", "cannot write /c", "chown h /c"),
     (
         changed(host=evolve(GOOD.host, limits={"max_user_instances": 1})), "inotify", "warning", "is 1: too low",
@@ -381,6 +395,11 @@ def test_no_process_is_to_be_ended_because_a_sites_people_have_written_its_numbe
 def test_a_job_of_ours_that_poses_as_a_legacy_daemon_does_not_have_our_unit_stopped() -> None:
     ((_, point),) = wrong(changed(locks={"one": Lock(HELD, 10, "BaseRunner.py", UNITS["helper"])}))
     assert point.command == "kill 7"
+
+
+def test_where_processes_are_hidden_nothing_is_taken_for_stopped() -> None:
+    found = wrong(changed(processes=NOT_BY_THIS_USER, is_root=False))
+    assert {point.level for _, point in found} == {"skipped"}
 
 
 def test_who_sees_some_sites_only_is_told_of_those() -> None:
