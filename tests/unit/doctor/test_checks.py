@@ -15,7 +15,7 @@ from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor.checks import CHECKS, PROBE, judge
 from basestation_runner.doctor.daemons import NEEDED
 from basestation_runner.doctor.facts import SLICE, UNITS, Cgroups, Configuration, Ledger, Lock, Systemd
-from basestation_runner.doctor.points import LEVELS, Point
+from basestation_runner.doctor.points import LEVELS, Point, fault, ok
 from basestation_runner.doctor.run import lines
 from basestation_runner.doctor.sites import NOT_ASKED
 from basestation_runner.errors import RunnerError
@@ -360,8 +360,9 @@ def test_whatever_the_facts_something_is_said_of_each_subject_on_lines_of_their_
     assert all(point.level in LEVELS for _, point in said)
     shown = list(lines(said))
     assert all(line.isprintable() for line in shown)
-    assert len(shown) == len(said) + sum(bool(point.command) for _, point in said) + 1
-    assert shown[-1].startswith(f"{len(said)} points: ")
+    different = {(subject, evolve(point, site="")) for subject, point in said}
+    assert len(shown) == len(different) + sum(bool(point.command) for _, point in different) + 1
+    assert shown[-1].startswith(f"{len(different)} points: ")
 
 
 @given(PROCESSES)
@@ -395,6 +396,19 @@ def test_no_process_is_to_be_ended_because_a_sites_people_have_written_its_numbe
 def test_a_job_of_ours_that_poses_as_a_legacy_daemon_does_not_have_our_unit_stopped() -> None:
     ((_, point),) = wrong(changed(locks={"one": Lock(HELD, 10, "BaseRunner.py", UNITS["helper"])}))
     assert point.command == "kill 7"
+
+
+def test_what_is_the_same_at_several_sites_is_one_line() -> None:
+    said = [("sites", fault("/x does not exist", site=f"s{number}")) for number in range(10)]
+    assert list(lines([*said[:1], ("clock", ok("right"))])) == [
+        "fault    sites  site s0: /x does not exist",
+        "ok       clock  right",
+        "2 points: 1 fault, 1 ok.",
+    ]
+    assert list(lines(said)) == [
+        "fault    sites  sites s0, s1, s2, s3, s4, s5, s6, s7 and 2 more: /x does not exist",
+        "1 point: 1 fault.",
+    ]
 
 
 def test_where_processes_are_hidden_nothing_is_taken_for_stopped() -> None:
