@@ -52,6 +52,10 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "Check changed files, then have both daemons go by them.",
         ),
     ),
+    "doctor": (
+        ("runner doctor", "As root: every point, and what mends those that are not as they must be."),
+        ("runner doctor --probe seaglider", "Also what a job of that site would be, without running one."),
+    ),
     "validate-config": (
         ("runner validate-config --host", "The installed files, and whether this host is ready for them."),
         ("runner validate-config --format github sites.yaml", "In a repository's checks."),
@@ -81,6 +85,7 @@ STATUSES: Final[Mapping[str, Mapping[int, str]]] = {
     "status": {**_OPERATING, 1: "With --check: something is wrong, and the line says what."},
     "submit": {**_OPERATING, 0: "Done. With --wait the exit status is the job's own."},
     "reload": {**_OPERATING, 1: "The files have a fault, or the helper refuses them; nothing is changed."},
+    "doctor": {0: "No fault; there may be warnings, and points that were skipped.", 1: "There are faults."},
     "validate-config": {0: "No fault; there may be warnings.", 1: "There are faults.", 75: "Something did not answer."},
     "applications": {0: "Done.", 1: "The files have a fault, or there is no such site."},
     "install": {0: "It is installed.", 1: "It is not, or not wholly; the line on stderr says why."},

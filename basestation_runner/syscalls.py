@@ -16,6 +16,8 @@ _RENAME_NOREPLACE: Final = 1
 _AT_EMPTY_PATH: Final = 0x1000
 _STATX_BTIME: Final = 0x800
 _SYS_OPENAT2: Final = 437  # the same number on every architecture
+_TIME_ERROR: Final = 5
+_TIMEX_BYTES: Final = 1024  # more than `struct timex` has anywhere
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -76,3 +78,9 @@ def birth_time_ns(descriptor: int) -> int | None:
     if not facts.stx_mask & _STATX_BTIME:
         return None
     return int(facts.stx_btime.tv_sec) * 1_000_000_000 + int(facts.stx_btime.tv_nsec)
+
+
+def clock_is_synchronised() -> bool:
+    """Tell whether something keeps the wall clock right, as the kernel knows (adjtimex(2)). Raises OSError."""
+    nothing_to_set = ctypes.create_string_buffer(_TIMEX_BYTES)
+    return _checked(_libc.adjtimex(nothing_to_set)) != _TIME_ERROR

@@ -22,6 +22,8 @@ CONTROL_SOCKET: Final = Path("/run/baserunner-watch/control.sock")
 WATCH_STATE_DIR: Final = Path("/var/lib/baserunner")
 HELPER_STATE_DIR: Final = Path("/var/lib/baserunner-exec")
 HELPER_CACHE_DIR: Final = Path("/var/cache/baserunner-exec")
+WATCH_LOG: Final = Path("/var/log/baserunner/watch.log")
+HELPER_LOG: Final = Path("/var/log/baserunner-exec/privexec.log")
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

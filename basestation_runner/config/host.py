@@ -18,6 +18,7 @@ from basestation_runner.nss import Account
 
 _WATCHES_A_SITE: Final = 2  # on its rundir, and for moments on a directory above it or on its lock
 _LEAST_RAISED: Final = 128
+_EVENTS: Final = 16_384  # the kernel's own default
 
 
 def check(
@@ -33,11 +34,11 @@ def check(
 
 def judge(document: Document, config: Config, facts: Facts) -> Iterator[Finding]:
     """Given the facts about a valid configuration, return what is wrong, what is doubtful, and what may be meant so."""
-    yield from _daemons(facts)
-    yield from _limits(facts.limits, len(config.sites))
+    yield from daemons(facts)
+    yield from limits(facts.limits, len(config.sites))
     for file, problem in facts.files.items():
-        yield from _file(file, problem)
-    if any(isinstance(entry.may, Unseen) for site in facts.sites.values() for entry in _entries(site)):
+        yield from of_file(file, problem)
+    if any(isinstance(entry.may, Unseen) for site in facts.sites.values() for entry in entries(site)):
         what = "what the accounts can read, write and execute cannot be checked as this user"
         yield Finding(level="warning", what=what, hint=AS_ROOT)
     rundirs: dict[tuple[int, int], str] = {}
@@ -49,7 +50,8 @@ def judge(document: Document, config: Config, facts: Facts) -> Iterator[Finding]
             yield found(document.fault((name, "watch_dir"), what, "give each site a rundir of its own"))
 
 
-def _entries(site: SiteFacts) -> Iterator[Entry]:
+def entries(site: SiteFacts) -> Iterator[Entry]:
+    """Return all that there is of a site's paths."""
     scripts = site.scripts.values() if isinstance(site.scripts, Mapping) else ()
     commands = [command.seen for command in site.commands.values()] if isinstance(site.commands, Mapping) else []
     for seen in (site.rundir, site.jail, site.interpreter, *scripts, *commands):
@@ -57,10 +59,11 @@ def _entries(site: SiteFacts) -> Iterator[Entry]:
             yield seen
 
 
-def _daemons(facts: Facts) -> Iterator[Finding]:
+def daemons(facts: Facts, *, helper_level: Level = "warning") -> Iterator[Finding]:
+    """Judge the daemons' accounts; `helper_level` is how bad it is when the helper has none."""
     watcher, helper = facts.watcher, facts.helper
     yield from _daemon(watcher, "the watcher's", "--watcher-user", "fault")
-    yield from _daemon(helper, "the helper's", "--helper-user", "warning")
+    yield from _daemon(helper, "the helper's", "--helper-user", helper_level)
     if isinstance(facts.watchers, Unseen):
         yield _unseen("which groups a running watcher has", facts.watchers)
     match watcher.account, helper.account:
@@ -79,7 +82,8 @@ def _daemon(daemon: Daemon, whose: str, option: str, level: Level) -> Iterator[F
             yield Finding(level=level, what=what, hint=f"mend {option}, or create it", command=useradd(daemon.name))
 
 
-def _limits(limits: Mapping[str, int], sites: int) -> Iterator[Finding]:
+def limits(limits: Mapping[str, int], sites: int) -> Iterator[Finding]:
+    """Judge inotify's limits, given how many sites there are."""
     for name, least, good in (
         ("max_user_watches", sites, _WATCHES_A_SITE * sites),
         ("max_user_instances", 1, sites + 1),
@@ -92,9 +96,15 @@ def _limits(limits: Mapping[str, int], sites: int) -> Iterator[Finding]:
                 hint="raise it, and in /etc/sysctl.d for later",
                 command=f"sysctl -w {sysctl}={max(_LEAST_RAISED, _WATCHES_A_SITE * good)}",
             )
+    if limits.get("max_queued_events", _EVENTS) < _EVENTS:
+        sysctl = "fs.inotify.max_queued_events"
+        what = f"the sysctl {sysctl} is {limits['max_queued_events']}: bursts of requests are found by slow scans"
+        hint = "raise it, and in /etc/sysctl.d for later"
+        yield Finding(level="warning", what=what, hint=hint, command=f"sysctl -w {sysctl}={_EVENTS}")
 
 
-def _file(file: str, problem: RunnerError | Unseen | None) -> Iterator[Finding]:
+def of_file(file: str, problem: RunnerError | Unseen | None) -> Iterator[Finding]:
+    """Judge whether the helper may use a config file."""
     match problem:
         case Unseen():
             level: Level = "fault" if problem.is_fault else "warning"

@@ -146,8 +146,8 @@ class Facts:
 
 
 @frozen
-class _Identity:
-    """Whom a file must be usable for."""
+class Identity:
+    """An account's numbers: whom a file must be usable for."""
 
     uid: int
     gid: int
@@ -179,7 +179,7 @@ def gather(
         profiles = [config.applications[name] for name in site.applications]
         scripts = sorted({script for profile in profiles for script in profile.scripts})
         commands = sorted({path for profile in profiles for path in profile.programs})
-        asked = _questions(site, scripts, commands, _daemon_identity(watcher), _job_identity(names[site.name]))
+        asked = _questions(site, scripts, commands, daemon_identity(watcher), _job_identity(names[site.name]))
         questions |= {(part, site.name): question for part, question in asked.items()}
     answers = dict(zip(questions, probes.ask(list(questions.values()), patience=patience), strict=True))
     return Facts(
@@ -203,7 +203,7 @@ def gather(
 
 
 def _questions(
-    site: Site, scripts: Sequence[str], commands: Sequence[str], watcher: _Identity | None, job: _Identity | None
+    site: Site, scripts: Sequence[str], commands: Sequence[str], watcher: Identity | None, job: Identity | None
 ) -> dict[str, Question]:
     whole = os.R_OK | os.W_OK | os.X_OK
     questions: dict[str, Question] = {
@@ -257,25 +257,26 @@ def _number(group: str) -> int | None:
     return None if found is None else found.gid
 
 
-def _daemon_identity(daemon: Daemon) -> _Identity | None:
+def daemon_identity(daemon: Daemon) -> Identity | None:
+    """Return who a daemon is; None without its account."""
     match daemon.account:
         case Account(uid=uid, gid=gid):
-            return _Identity(uid, gid, tuple(daemon.groups))
+            return Identity(uid, gid, tuple(daemon.groups))
     return None
 
 
-def _job_identity(names: Names | Unseen | None) -> _Identity | None:
+def _job_identity(names: Names | Unseen | None) -> Identity | None:
     if isinstance(names, Names) and names.effective is not None:
         decision = names.decision
         if isinstance(decision, execgroups.Granted):
-            return _Identity(names.account.uid, decision.effective, decision.gids)
+            return Identity(names.account.uid, decision.effective, decision.gids)
     return None
 
 
 # Files
 
 
-def look(path: str, identity: _Identity | None = None, use: int = os.F_OK) -> Seen:
+def look(path: str, identity: Identity | None = None, use: int = os.F_OK) -> Seen:
     """Given an absolute path, return what is there, and whether an account can use it so (os.access's `use`)."""
     try:
         links = tuple(_links(path))
@@ -296,12 +297,12 @@ def look(path: str, identity: _Identity | None = None, use: int = os.F_OK) -> Se
         filesystem=filesystem,
         is_read_only=bool(flags & os.ST_RDONLY),
         links=links,
-        may=_may(path, identity, use) if identity else None,
+        may=may_use(path, identity, use) if identity else None,
     )
 
 
 def _look_at_scripts(
-    directory: str, scripts: Sequence[str], job: _Identity | None
+    directory: str, scripts: Sequence[str], job: Identity | None
 ) -> Mapping[str, Seen] | Absent | Unseen:
     there = look(directory)
     if isinstance(there, Entry):
@@ -309,7 +310,7 @@ def _look_at_scripts(
     return there
 
 
-def _look_at_commands(commands: Sequence[str], job: _Identity | None) -> Mapping[str, Command]:
+def _look_at_commands(commands: Sequence[str], job: Identity | None) -> Mapping[str, Command]:
     return {path: Command(look(path, job, os.X_OK), _trusted(path)) for path in commands}
 
 
@@ -339,7 +340,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _may(path: str, identity: _Identity, use: int) -> bool | Unseen:
+def may_use(path: str, identity: Identity, use: int) -> bool | Unseen:
     """Tell whether an account can use a path.
 
     Asks the kernel, which knows of access lists and of the directories above: access(2) goes by the real ids.
@@ -354,7 +355,7 @@ def _may(path: str, identity: _Identity, use: int) -> bool | Unseen:
 
 
 @contextmanager
-def _real_ids(identity: _Identity) -> Iterator[None]:
+def _real_ids(identity: Identity) -> Iterator[None]:
     """Have an account's real ids and groups for a while. Raises OSError if it cannot be had."""
     uid, gid, groups = os.getuid(), os.getgid(), os.getgroups()
     os.setgroups(identity.groups)
@@ -388,11 +389,11 @@ def _watchers(account: Account | Unseen | None) -> tuple[Process, ...] | Unseen:
     """Return the watchers that run as an account."""
     if not isinstance(account, Account):
         return ()
-    if _status(PROC / "1") is None:  # mounted with hidepid
+    if process_status(PROC / "1") is None:  # mounted with hidepid
         return NOT_BY_THIS_USER
     found = []
     for directory in PROC.glob("[0-9]*"):
-        status = _status(directory)
+        status = process_status(directory)
         if status is None or status["Name"] != proctitle.WATCHER:
             continue
         _, uid, *_ = (int(number) for number in status["Uid"].split())
@@ -403,7 +404,7 @@ def _watchers(account: Account | Unseen | None) -> tuple[Process, ...] | Unseen:
     return tuple(sorted(found, key=lambda process: process.pid))
 
 
-def _status(process: Path) -> dict[str, str] | None:
+def process_status(process: Path) -> dict[str, str] | None:
     """Return what /proc tells about a process; None if it has ended or is hidden."""
     try:
         lines = (process / "status").read_text(errors="replace").splitlines()
@@ -414,7 +415,7 @@ def _status(process: Path) -> dict[str, str] | None:
 
 def _limits() -> Mapping[str, int]:
     limits = {}
-    for name in ("max_user_watches", "max_user_instances"):
+    for name in ("max_user_watches", "max_user_instances", "max_queued_events"):
         with suppress(OSError, ValueError):
             limits[name] = int((PROC / "sys/fs/inotify" / name).read_text())
     return limits

@@ -40,8 +40,7 @@ class SiteCheck:
         user, names = self.site.runner_user, self.facts.names
         match names:
             case None:
-                hint = "create it, or mend the name"
-                yield self.say("fault", "runner_user", f"there is no account {user}", hint, useradd(user))
+                yield from self.no_account()
             case Unseen():
                 yield self.unseen("runner_user", f"the look-up of account {user}", names)
             case Names():
@@ -53,6 +52,10 @@ class SiteCheck:
         yield from self.interpreter()
         yield from self.scripts()
         yield from self.commands()
+        yield from self.unsupported()
+
+    def unsupported(self) -> Iterator[Finding]:
+        """Whether the site asks for what this program does not do."""
         if self.site.not_supported:
             fields = (name for name in fields_dict(Site) if "docker" in name)
             field = next(name for name in fields if getattr(self.site, name) != fields_dict(Site)[name].default)
@@ -67,6 +70,12 @@ class SiteCheck:
         return self.say("fault" if unseen.is_fault else "warning", field, f"{about} {unseen.why}", hint)
 
     # Account and groups
+
+    def no_account(self) -> Iterator[Finding]:
+        """What there is to say when the name service does not know the account."""
+        user = self.site.runner_user
+        hint = "create it, or mend the name"
+        yield self.say("fault", "runner_user", f"there is no account {user}", hint, useradd(user))
 
     def account(self, names: Names) -> Iterator[Finding]:
         """What the helper would refuse at each execution."""

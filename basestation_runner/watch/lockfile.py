@@ -42,6 +42,29 @@ class Holder:
     descriptor: int
 
 
+@frozen
+class Seen:
+    """A lock as it was found: the pid that it names, None if it names none, and whether that process may hold it."""
+
+    pid: int | None
+    is_held: bool
+
+
+def look(rundir: int) -> Seen | None:
+    """Return what the lock says, without touching it; None if there is none."""
+    try:
+        descriptor = _open(rundir)
+    except FileNotFoundError:
+        return None
+    if descriptor is None:
+        return Seen(None, is_held=False)
+    try:
+        pid = _pid(descriptor)
+        return Seen(pid, is_held=pid is not None and _is_holder(pid, os.fstat(descriptor).st_mtime_ns))
+    finally:
+        os.close(descriptor)
+
+
 def take(rundir: int, gid: int) -> Holder | None:
     """Make the lock ours, or return who has it. Raises OSError when the file cannot be made.
 
@@ -122,8 +145,12 @@ def _is_holder(pid: int, written_ns: int) -> bool:
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns
     if time.time_ns() - age_ns <= written_ns + _UNSURE_NS:
         return True
-    words = command.replace(b"\0", b" ").lower()
-    return any(name in words for name in _NAMES)
+    return is_called_like_a_runner(command.replace(b"\0", b" "))
+
+
+def is_called_like_a_runner(command: bytes) -> bool:
+    """Tell whether a command line may be that of the legacy daemon, of its successor or of this program."""
+    return any(name in command.lower() for name in _NAMES)
 
 
 def _make(rundir: int, gid: int) -> None:

@@ -64,7 +64,7 @@ def test_a_probe_says_the_same_as_a_job_finds_itself_to_be(station: Station) -> 
     assert told["warnings"] == []
 
 
-def test_a_probe_joins_a_cgroup_with_the_limits_of_a_job_and_leaves_none(station: Station) -> None:
+def test_a_probe_joins_a_cgroup_with_the_limits_of_a_job(station: Station) -> None:
     station.add_site("one", memory_high_mb=100, memory_max_mb=200, cpu_quota_pct=250, cpu_weight=50, tasks_max=77)
     station.start()
     told = probe(station, "one")

@@ -167,7 +167,9 @@ DAEMON = st.builds(
             "watcher": DAEMON,
             "helper": DAEMON,
             "watchers": st.just(HUNG) | st.lists(st.builds(Process, IDS, st.frozensets(IDS))).map(tuple),
-            "limits": st.dictionaries(st.sampled_from(["max_user_watches", "max_user_instances"]), IDS),
+            "limits": st.dictionaries(
+                st.sampled_from(["max_user_watches", "max_user_instances", "max_queued_events"]), IDS
+            ),
         }
     ),
     IDS,

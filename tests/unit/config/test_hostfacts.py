@@ -117,11 +117,11 @@ def test_whether_an_account_can_use_something_is_the_kernels_word(reachable: Pat
     for directory in (above, below):
         directory.mkdir()
     below.chmod(0o777)
-    member = hostfacts._Identity(SOMEBODY, SOMEBODY, (SOMEBODY, 4711))
-    stranger = hostfacts._Identity(SOMEBODY, SOMEBODY, (SOMEBODY,))
+    member = hostfacts.Identity(SOMEBODY, SOMEBODY, (SOMEBODY, 4711))
+    stranger = hostfacts.Identity(SOMEBODY, SOMEBODY, (SOMEBODY,))
 
-    def may(identity: hostfacts._Identity, path: Path) -> bool:
-        (answer,) = ask([partial(hostfacts._may, str(path), identity, os.W_OK | os.X_OK)])
+    def may(identity: hostfacts.Identity, path: Path) -> bool:
+        (answer,) = ask([partial(hostfacts.may_use, str(path), identity, os.W_OK | os.X_OK)])
         return bool(answer)
 
     above.chmod(0o700)
@@ -136,14 +136,14 @@ def test_whether_an_account_can_use_something_is_the_kernels_word(reachable: Pat
 @pytest.mark.usefixtures("privileged")
 def test_trying_as_an_account_leaves_this_process_as_it_was() -> None:
     before = os.getresuid(), os.getresgid(), os.getgroups()
-    hostfacts._may("/", hostfacts._Identity(SOMEBODY, SOMEBODY, ()), os.R_OK)
+    hostfacts.may_use("/", hostfacts.Identity(SOMEBODY, SOMEBODY, ()), os.R_OK)
     assert (os.getresuid(), os.getresgid(), os.getgroups()) == before
 
 
 @pytest.mark.parametrize("error", [PermissionError(), OSError(errno.EINVAL, "no such uid in this user namespace")])
 def test_an_account_that_this_process_cannot_become_is_not_judged(error: OSError) -> None:
     with patch.object(os, "setgroups", side_effect=error):
-        assert hostfacts._may("/", hostfacts._Identity(SOMEBODY, SOMEBODY, ()), os.R_OK) == NOT_BY_THIS_USER
+        assert hostfacts.may_use("/", hostfacts.Identity(SOMEBODY, SOMEBODY, ()), os.R_OK) == NOT_BY_THIS_USER
 
 
 def test_what_this_user_may_not_see_is_said() -> None:
@@ -216,7 +216,7 @@ def test_all_facts_of_a_configuration_are_gathered() -> None:
     assert isinstance(facts.helper.account, Account)
     assert facts.files == {"/etc/passwd": None}
     assert facts.watchers == ()
-    assert facts.limits.keys() == {"max_user_watches", "max_user_instances"}
+    assert facts.limits.keys() == {"max_user_watches", "max_user_instances", "max_queued_events"}
     site = facts.sites["a"]
     assert site.names is None
     assert isinstance(site.rundir, Absent)
