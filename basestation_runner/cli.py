@@ -33,6 +33,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "release": ("basestation_runner.commands.release:release", "Start a site's jobs again."),
     "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),
     "reload": ("basestation_runner.commands.reload:reload", "Read the configuration anew, without a restart."),
+    "migrate-site": (
+        "basestation_runner.commands.migrate_site:migrate_site",
+        "Take a site over from its legacy unit, or give it back.",
+    ),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",
