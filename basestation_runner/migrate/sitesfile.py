@@ -83,6 +83,14 @@ def replace(path: Path, text: str | None) -> None:
         raise RunnerError(f"cannot be written: {error.strerror}", where=str(path)) from error
 
 
+def make_directory(path: Path) -> None:
+    """Make the configuration's directory, if it is not there. Raises RunnerError."""
+    try:
+        path.mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise RunnerError(f"cannot be made: {error.strerror}", where=str(path)) from error
+
+
 def _write(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)

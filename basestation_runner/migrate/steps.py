@@ -1,26 +1,20 @@
 """The steps of a migration: each can be done again after a kill in its midst, and undone whether or not it was done."""
 
-import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
-from basestation_runner import nss, processes
 from basestation_runner.errors import RunnerError, TemporaryError
-from basestation_runner.migrate import activity, asother, sitesfile
-from basestation_runner.migrate.asother import Identity
+from basestation_runner.migrate import activity, asother, sitesfile, watcher
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.drain import drain
-from basestation_runner.migrate.systemctl import execute
+from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.unit import Unit
-
-_PAUSED: Final = frozenset({b"T", b"t"})
-_TO_PAUSE: Final = 1.0
 
 
 @frozen
@@ -55,6 +49,7 @@ def _kill_when_idle(context: Context) -> None:
     end, it would still take what has come meanwhile. It keeps nothing that a kill could damage.
     """
     last: list[str] = []
+    wake(context.unit())
 
     def is_over() -> bool:
         unit = context.unit()
@@ -79,44 +74,16 @@ def _quiet(context: Context, unit: Unit) -> activity.Activity | None:
     if not before.is_idle or not unit.main_pid:
         return before
     time.sleep(context.setting.patience.quiet)
-    with _paused(context, unit) as pidfd:
+    with paused(context, unit) as pidfd:
         at = time.time()
-        paused = look()
+        now = look()
         # What it reads it removes: where no name has changed for a while it has nothing in its memory either.
-        if pidfd is None or not paused.is_idle or paused.rundir.changed_ns != before.rundir.changed_ns:
-            return paused
-        context.journal.note(stopped_at=at)
+        if pidfd is None or not now.is_idle or now.rundir.changed_ns != before.rundir.changed_ns:
+            return now
+        # An earlier call may have been killed just after this: what came since then was seen by nobody.
+        context.journal.note(stopped_at=context.journal.facts.get("stopped_at", at))
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     return None
-
-
-@contextmanager
-def _paused(context: Context, unit: Unit) -> Iterator[int | None]:
-    """Have a unit's main process do nothing for a moment; None if it cannot be had."""
-    try:
-        pidfd = os.pidfd_open(unit.main_pid)
-    except ProcessLookupError:
-        yield None
-        return
-    try:
-        if context.unit().main_pid != unit.main_pid:  # its number may be another's by now
-            yield None
-            return
-        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
-        yield pidfd if _has_paused(unit.main_pid) else None
-    finally:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-        os.close(pidfd)
-
-
-def _has_paused(pid: int) -> bool:
-    end = time.monotonic() + _TO_PAUSE
-    with suppress(OSError):
-        while time.monotonic() < end:
-            if processes.look(pid)[0] in _PAUSED:
-                return True
-    return False
 
 
 def _start_again(context: Context) -> None:
@@ -124,9 +91,7 @@ def _start_again(context: Context) -> None:
     unit = context.unit()
     if not context.journal.facts["was_active"]:
         return
-    if unit.main_pid:
-        with suppress(ProcessLookupError):  # a kill may have left it paused
-            os.kill(unit.main_pid, signal.SIGCONT)
+    wake(unit)
     context.setting.systemctl.start(unit.name)
     stopped_at = context.journal.facts.get("stopped_at")
     if stopped_at is None:
@@ -187,80 +152,24 @@ def _wait_until_gone(context: Context) -> None:
 
 def _leave_word(context: Context) -> None:
     """Tell the watcher when the legacy daemon was stopped: what is older it never ran."""
-    stopped_at = context.journal.facts.get("stopped_at")
-    if stopped_at is None:
-        return
-    setting = context.setting
-    watcher = Identity.of(setting.watcher_user)
-    _make_state_dir(setting.state_dir, watcher)
-    asother.tell_of_takeover(watcher, setting.state_dir, context.site, stopped_at)
-
-
-def _make_state_dir(path: Path, watcher: Identity) -> None:
-    """Make the watcher's state directory as its unit would, if it never ran. Its parent is root's."""
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise RunnerError(f"cannot be made: {error.strerror}", where=str(path)) from error
-    if os.geteuid() == 0:
-        os.chown(path, watcher.uid, watcher.gid, follow_symlinks=False)
+    watcher.leave_word(context, [context.site], context.journal.facts.get("stopped_at"))
 
 
 def _take_word_back(context: Context) -> None:
-    with suppress(TemporaryError):
-        watcher = Identity.of(context.setting.watcher_user)
-        if context.setting.state_dir.is_dir():
-            asother.tell_of_takeover(watcher, context.setting.state_dir, context.site, None)
+    watcher.leave_word(context, [context.site], None)
 
 
 def _join(context: Context) -> None:
     """Make the watcher's account a member of the site's group, unless it is."""
-    setting, facts = context.setting, context.journal.facts
-    if _is_member(setting.watcher_user, facts["gid"]):
-        return
-    context.journal.note(has_joined=True)
-    execute([setting.usermod, "-aG", facts["group"], setting.watcher_user])
-    if not _is_member(setting.watcher_user, facts["gid"]):
-        raise RunnerError(f"account {setting.watcher_user} was added to group {facts['group']}, but is not in it")
-
-
-def _leave(context: Context) -> None:
-    setting, facts = context.setting, context.journal.facts
-    if not facts.get("has_joined"):
-        return
-    if _is_member(setting.watcher_user, facts["gid"]):
-        execute([setting.gpasswd, "-d", setting.watcher_user, facts["group"]])
-    if context.is_running(setting.watcher_unit) and _running_has(context, facts["gid"]):
-        setting.systemctl.restart(setting.watcher_unit)
-
-
-def _is_member(name: str, gid: int) -> bool:
-    try:
-        account = nss.account(name)
-        return account is not None and gid in nss.groups_of(account)
-    except nss.LookupFailedError as error:
-        raise TemporaryError(f"the name service does not answer: {error}") from error
+    watcher.join(context, [(context.journal.facts["gid"], context.journal.facts["group"])])
 
 
 def _restart_watcher(context: Context) -> None:
     """A running process gains no group: only a new one has it."""
     setting = context.setting
-    if context.is_running(setting.watcher_unit) and not _running_has(context, context.journal.facts["gid"]):
+    if context.is_running(setting.watcher_unit) and not watcher.runs_with(context, context.journal.facts["gid"]):
         setting.systemctl.restart(setting.watcher_unit)
         context.wait_for_watcher()
-
-
-def _running_has(context: Context, gid: int) -> bool:
-    """Tell whether the running watcher has a group."""
-    pid = context.setting.systemctl.main_pid(context.setting.watcher_unit)
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    return gid in {int(word) for name in ("Gid", "Groups") for word in lines.get(name, "").split()}
 
 
 # The configuration
@@ -279,17 +188,10 @@ def _write(context: Context) -> None:
     if now != facts["old"]:
         raise RunnerError("it was changed by somebody else meanwhile", where=str(path))
     if now is None:
-        _make_config_dir(path.parent)
+        sitesfile.make_directory(path.parent)
     else:
         sitesfile.replace(backup_of(path, context.site), now)
     sitesfile.replace(path, facts["new"])
-
-
-def _make_config_dir(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o755, exist_ok=True)
-    except OSError as error:
-        raise RunnerError(f"cannot be made: {error.strerror}", where=str(path)) from error
 
 
 def _write_back(context: Context) -> None:
@@ -302,7 +204,7 @@ def _write_back(context: Context) -> None:
         sitesfile.replace(path, rest if rest is None or sitesfile.has_sites(path, rest) else facts["old"])
     left = sitesfile.read(path)
     if left is None or not sitesfile.has_sites(path, left):
-        _stop_daemons(context)
+        watcher.stop_daemons(context)
     elif context.is_running(setting.watcher_unit):
         context.wait_for_watcher()
         context.reload()
@@ -311,33 +213,9 @@ def _write_back(context: Context) -> None:
     backup_of(path, context.site).unlink(missing_ok=True)
 
 
-def _stop_daemons(context: Context) -> None:
-    """Without a site there is nothing that they could do."""
-    systemctl, facts = context.setting.systemctl, context.journal.facts
-    for unit in facts.get("started", []):
-        systemctl.stop(unit)
-    for unit in facts.get("enabled", []):
-        systemctl.disable(unit)
-
-
 def _reload(context: Context) -> None:
     """Have both daemons go by the new file, and start them if they do not run: it may be the first site."""
-    setting, systemctl = context.setting, context.setting.systemctl
-    units = (setting.helper_unit, setting.watcher_unit)
-    idle = [unit for unit in units if not context.is_running(unit)]
-    facts = context.journal.facts
-    if idle:
-        disabled = [unit for unit in units if not systemctl.is_enabled(unit)]
-        context.journal.note(
-            started=[*facts.get("started", []), *(unit for unit in idle if unit not in facts.get("started", []))],
-            enabled=[*facts.get("enabled", []), *(unit for unit in disabled if unit not in facts.get("enabled", []))],
-        )
-        for unit in disabled:
-            systemctl.enable(unit)
-        for unit in idle:
-            systemctl.start(unit)
-    context.wait_for_watcher()
-    if setting.watcher_unit not in idle:
+    if not watcher.start_daemons(context):
         context.reload()
 
 
@@ -363,15 +241,7 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    """See that the helper is there and goes by the same configuration. Raises RunnerError."""
-
-    def goes_by_it() -> bool:
-        with suppress(TemporaryError), context.client() as client:
-            return client.ask("status", since=time.time())["helper"]["same_config"] is True
-        return False
-
-    if not context.wait(goes_by_it, context.setting.patience.watched, lambda: "waiting for the helper"):
-        raise RunnerError("the helper does not go by the new configuration", hint="runner status")
+    watcher.probe(context, context.site)
 
 
 STEPS: Final = (
@@ -379,7 +249,7 @@ STEPS: Final = (
     Step("disable", "disable it", _disable, _enable),
     Step("gone", "wait until its process and its lock are gone", _wait_until_gone),
     Step("word", "leave word for the watcher: older requests go to stale/", _leave_word, _take_word_back),
-    Step("join", "add {watcher} to group {group}, unless it is in it", _join, _leave),
+    Step("join", "add {watcher} to group {group}, unless it is in it", _join, watcher.leave),
     Step("restart", "restart the watcher, if it runs without that group", _restart_watcher),
     Step("write", "write {config}, with a backup beside it", _write, _write_back),
     Step("reload", "have both daemons read it, or start them", _reload),

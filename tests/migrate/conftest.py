@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from basestation_runner.operate.client import Client
 from basestation_runner.sandbox.installation import WATCHER
+from basestation_runner.sandbox.process import Identity
 from basestation_runner.watch.lockfile import NAME
 from tests.migrate.manager import Manager, Unit, legacy_unit
+from tests.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from basestation_runner.nss import Account
     from basestation_runner.sandbox import Installation
-
+    from basestation_runner.sandbox.process import Daemon
 ROOT: Final = Path(__file__).parents[2]
 DAEMON: Final = Path(__file__).with_name("legacy_daemon.py")
 UNIT: Final = "baserunner-alpha@runner-alpha.service"
@@ -28,7 +32,7 @@ DRIVER: Final = """
 import json, os, signal, sys
 from pathlib import Path
 from basestation_runner import cli, errors
-from basestation_runner.migrate import journal, run, setting, steps, systemctl
+from basestation_runner.migrate import journal, run, setting, systemctl, watcher
 told = json.loads(sys.argv[1])
 left = told["kill_after"]
 
@@ -42,6 +46,8 @@ append = journal.Journal._append
 def counted(self, entry):
     append(self, entry)
     count()
+    if entry.get("step") == told["kill_at"] and entry["what"] == "done":
+        os.kill(os.getpid(), signal.SIGKILL)
 journal.Journal._append = counted
 
 execute = systemctl.execute
@@ -50,7 +56,7 @@ def executed(command, *rest):
     if not {"show", "cat", "list-units", "list-unit-files"} & set(map(str, command)):
         count()
     return answer
-systemctl.execute = steps.execute = executed
+systemctl.execute = watcher.execute = executed
 
 top = Path(told["top"])
 real = setting.Setting
@@ -109,8 +115,11 @@ class Host:
                 self.manager.units[name].is_enabled = True
                 self.manager.units[name].start()
 
-    def begin(self, *words: str, kill_after: int = 0) -> subprocess.Popen[str]:
-        """Start `runner migrate-site`; it kills itself after so many marks in its journal and changes of the host."""
+    def begin(self, *words: str, kill_after: int = 0, kill_at: str = "") -> subprocess.Popen[str]:
+        """Start `runner migrate-site`.
+
+        It kills itself after so many marks in its journal and changes of the host, or when a step is done.
+        """
         paths = {
             "--sites-config": self.installation.sites_config,
             "--applications-config": self.installation.applications_config,
@@ -118,7 +127,12 @@ class Host:
             "--state-dir": self.installation.watcher_state,
         }
         options = [str(word) for pair in paths.items() for word in pair]
-        told = {"top": str(self.installation.top), "kill_after": kill_after, "words": [*words, *options]}
+        told = {
+            "top": str(self.installation.top),
+            "kill_after": kill_after,
+            "kill_at": kill_at,
+            "words": [*words, *options],
+        }
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, json.dumps(told)],
             stdin=subprocess.DEVNULL,
@@ -128,22 +142,45 @@ class Host:
             cwd=ROOT,
         )
 
-    def run(self, *words: str, kill_after: int = 0) -> tuple[int, str]:
+    def run(self, *words: str, kill_after: int = 0, kill_at: str = "") -> tuple[int, str]:
         """Run `runner migrate-site`; return how it ended and what it said."""
-        process = self.begin(*words, kill_after=kill_after)
+        process = self.begin(*words, kill_after=kill_after, kill_at=kill_at)
         out, _ = process.communicate(timeout=120)
         return process.returncode, out
 
-    def drop(self, *options: str) -> str:
-        """Hand in a request as the site's account; return its tag."""
+    def drop(self, *options: str, by: Account | None = None) -> str:
+        """Hand in a request as the site's account, or another one; return its tag."""
         self._drops += 1
         tag = f"t{self._drops}"
         mission = self.homes / "mission"
         self.installation.make_directory(mission, self.site.account, mode=0o2770)
         paths = [self.site.seen(path) for path in (self.homes, mission, mission / "log")]
         text = " ".join([*paths, "Base.py", "--tag", tag, *options])
-        self.installation.drop(self.site, f"{text}\n", by=self.site.account, name=f"{tag}.run")
+        self.installation.drop(self.site, f"{text}\n", by=by or self.site.account, name=f"{tag}.run")
         return tag
+
+    def drop_while_drained(self, *, by: Account, mode: int) -> str:
+        """Hand in a request as somebody else while none are taken; return its tag."""
+        with Client(self.installation.control_socket) as client:
+            client.ask("hold", site="alpha", closed=True)
+        tag = self.drop(by=by)
+        (self.site.watch_dir / f"{tag}.run").chmod(mode)
+        return tag
+
+    def write_gated_script(self) -> Path:
+        """Have our jobs wait for a file if their request says so; return it."""
+        script = self.installation.scripts / "Base.py"
+        wait = 'import os, sys, time\nif "--gate" in sys.argv:\n    while not os.path.exists(sys.argv[-5]):\n'
+        self.installation.write(script, f"{script.read_text()}\n{wait}        time.sleep(0.02)\n")
+        return self.homes / "gate"
+
+    def hold_lock(self) -> Daemon:
+        """Have another process of the site hold the lock."""
+        code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(300)"
+        command = [self.installation.program.python, "-IS", "-c", code, str(self.site.watch_dir / NAME)]
+        process = self.installation.start("baserunner", command, Identity(self.site.account))
+        until(lambda: self.lock() == process.pid)
+        return process
 
     # What became of it
 
@@ -198,7 +235,7 @@ class Host:
             and self.lock() == self.pid("baserunner-watch.service")
         )
 
-    def is_as_before(self) -> bool:
+    def is_as_before(self, *, is_member: bool = False) -> bool:
         """Whether the legacy daemon has the site, and nothing of ours is left."""
         daemon = self.unit.daemon
         return (
@@ -206,7 +243,7 @@ class Host:
             and self.unit.is_active
             and self.unit.is_enabled
             and "alpha" not in self.config()
-            and not self.is_member()
+            and self.is_member() == is_member
             and self.lock() == daemon.pid
         )
 

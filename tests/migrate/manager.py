@@ -130,6 +130,7 @@ class Manager:
         self.installation = installation
         self.units: dict[str, Unit] = {}
         self.calls: list[list[str]] = []
+        self.fault = ""
         self.bin = installation.top / "bin"
         self.bin.mkdir()
         self._path = installation.top / "manager.sock"
@@ -215,6 +216,8 @@ class Manager:
 
     def _change_group(self, program: str, words: list[str]) -> str:
         self.calls.append([program, *words])
+        if self.fault == f"{program} fails":
+            raise ValueError("it is meant to fail")
         accounts = self.installation.accounts
         if program == "usermod":
             _, group, user = words
