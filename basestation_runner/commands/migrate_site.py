@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--now", "is_now", is_flag=True, help="Do not wait for jobs that run: says what dies instead.")
 @click.option("--rollback", "is_back", is_flag=True, help="Give a migrated site back to its legacy unit.")
+@click.option("--from-multi", is_flag=True, help="Take the whole host over from a BaseRunnerMulti.")
 @common.sites_config
 @common.applications_config
 @common.control_socket
@@ -44,6 +45,7 @@ def migrate_site(
     accepted: tuple[str, ...],
     is_now: bool,
     is_back: bool,
+    from_multi: bool,
     sites_config: Path,
     applications_config: Path | None,
     control_socket: Path,
@@ -68,8 +70,8 @@ def migrate_site(
         watcher_user=watcher_user,
         helper_user=helper_user,
     )
-    if is_list == bool(site):
-        raise click.UsageError("name a site, or --list to see which there are")
+    if bool(site) + is_list + from_multi != 1:
+        raise click.UsageError("name a site, or --list to see which there are, or --from-multi for the whole host")
     if is_list:
         return run.list_units(setting, as_json=as_json)
     if as_json:
@@ -77,6 +79,10 @@ def migrate_site(
     if is_back:
         if unit or accepted:
             raise click.UsageError("--rollback goes by what was migrated: it takes neither --unit nor --accept")
-        return run.roll_back(setting, str(site), is_dry=is_dry, is_agreed=is_agreed, is_now=is_now)
+        return run.roll_back(setting, site, is_dry=is_dry, is_agreed=is_agreed, is_now=is_now)
     names = {name.strip() for text in accepted for name in text.split(",")}
+    if from_multi:
+        if unit:
+            raise click.UsageError("--unit is for a site")
+        return run.migrate_multi(setting, accepted=names, is_dry=is_dry, is_agreed=is_agreed, is_now=is_now)
     return run.migrate(setting, str(site), unit=unit, accepted=names, is_dry=is_dry, is_agreed=is_agreed, is_now=is_now)

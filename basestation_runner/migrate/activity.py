@@ -1,8 +1,10 @@
 """What a legacy unit is doing: its processes, and what lies in its rundir. Only looks."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import frozen
@@ -71,11 +73,12 @@ def processes(setting: Setting, unit: Unit) -> frozenset[int]:
         directory = root / unit.control_group.lstrip("/")
         if unit.control_group.strip("/") and (directory / "cgroup.procs").exists():
             listings = [directory / "cgroup.procs", *directory.rglob("cgroup.procs")]
-            return frozenset(pid for listing in listings for pid in _pids(listing))
+            return frozenset(pid for listing in listings for pid in pids(listing))
     return frozenset({unit.main_pid, *_descendants(unit.main_pid)} - {0})
 
 
-def _pids(listing: Path) -> list[int]:
+def pids(listing: Path) -> list[int]:
+    """Return the processes that a file of the kernel's lists."""
     try:
         return [int(word) for word in listing.read_text().split()]
     except OSError:  # a cgroup that is gone meanwhile
@@ -84,7 +87,7 @@ def _pids(listing: Path) -> list[int]:
 
 def _descendants(pid: int) -> Iterator[int]:
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in _pids(listing):
+        for child in pids(listing):
             yield child
             yield from _descendants(child)
 
@@ -98,6 +101,12 @@ def _command(pid: int) -> str | None:
     if words == [b""]:  # it has ended and nobody has reaped it, or is the kernel's
         return None
     return printable(" ".join(os.fsdecode(word) for word in words))[:_LONGEST]
+
+
+def kill(pidfd: int) -> None:
+    """End a process at once."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def wall_ns(monotonic_us: int) -> int:

@@ -31,6 +31,11 @@ class Context:
         return str(self.journal.facts["site"])
 
     @property
+    def sites(self) -> list[str]:
+        """The names of all sites that it is about."""
+        return list(self.journal.facts.get("sites", [self.site]))
+
+    @property
     def unit_name(self) -> str:
         """The legacy unit's name."""
         return str(self.journal.facts["unit"])
@@ -64,11 +69,11 @@ class Context:
         if faults:
             raise RunnerError(f"the configuration is refused: {faults[0]}")
 
-    def ask_site(self) -> Facts | None:
-        """Return what the watcher says of the site; None when it does not know it. Raises TemporaryError."""
+    def ask_site(self, site: str) -> Facts | None:
+        """Return what the watcher says of a site; None when it does not know it. Raises TemporaryError."""
         with self.client() as client:
             try:
-                return client.ask("site", site=self.site)
+                return client.ask("site", site=site)
             except TemporaryError:
                 raise
             except RunnerError:

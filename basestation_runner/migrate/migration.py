@@ -2,9 +2,10 @@
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.migrate.context import Context
@@ -28,19 +29,9 @@ def only_one(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def begin(journal: Journal, plan: Plan) -> None:
+def begin(journal: Journal, facts: Mapping[str, Any]) -> None:
     """Write down all that a migration goes by. It has begun then, and nothing is touched yet."""
-    journal.note(
-        site=plan.site,
-        unit=plan.unit.name,
-        entry=plan.proposal.entry,
-        old=plan.old,
-        new=plan.new,
-        gid=plan.gid,
-        group=plan.group,
-        was_active=plan.unit.is_active,
-        was_enabled=plan.unit.is_enabled,
-    )
+    journal.note(**facts)
     journal.turn("begun")
 
 
@@ -59,7 +50,7 @@ def go_on(context: Context, steps: Sequence[Step]) -> None:
         context.say(f"{why}: all of it is undone")
         journal.turn("going back")
         go_back(context, steps)
-        raise RunnerError(f"{context.site} is not migrated: {why}", hint="everything is as it was before") from error
+        raise RunnerError(f"{_what(context)} is not migrated: {why}", hint="everything is as it was before") from error
 
 
 def go_back(context: Context, steps: Sequence[Step]) -> None:
@@ -73,9 +64,13 @@ def go_back(context: Context, steps: Sequence[Step]) -> None:
                 journal.step(step.name, "undone")
     except (Exception, KeyboardInterrupt) as error:
         hint = "mend it and call this again: it goes on where it was"
-        raise RunnerError(f"{context.site} cannot be given back yet: {_words(error)}", hint=hint) from error
+        raise RunnerError(f"{_what(context)} cannot be given back yet: {_words(error)}", hint=hint) from error
     journal.turn("undone")
     journal.close()
+
+
+def _what(context: Context) -> str:
+    return "this host" if "sites" in context.journal.facts else f"site {context.site}"
 
 
 def _words(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -97,6 +98,21 @@ def _findings(setting: Setting, source: Source, config: Config, files: Sequence[
     )
     facts = evolve(facts, watchers=())  # one without the group is restarted
     yield from judge(parse(source), config, facts)
+
+
+def facts_of(plan: Plan) -> dict[str, Any]:
+    """Return all that the migration goes by."""
+    return {
+        "site": plan.site,
+        "unit": plan.unit.name,
+        "entry": plan.proposal.entry,
+        "old": plan.old,
+        "new": plan.new,
+        "gid": plan.gid,
+        "group": plan.group,
+        "was_active": plan.unit.is_active,
+        "was_enabled": plan.unit.is_enabled,
+    }
 
 
 def difference(plan: Plan, path: str) -> list[str]:

@@ -1,21 +1,21 @@
 """`runner migrate-site`: what it is asked for, in order: list, plan, consent, and then the steps; or the way back."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import click
 
 from basestation_runner.config import rules
 from basestation_runner.errors import EXIT_FAILED, EXIT_OK, RunnerError, printable
-from basestation_runner.migrate import activity, finding, migration, plan, show
+from basestation_runner.migrate import activity, finding, migration, multi, plan, show
 from basestation_runner.migrate.activity import Activity
 from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
-from basestation_runner.migrate.entry import not_accepted
+from basestation_runner.migrate.entry import Loss, not_accepted
 from basestation_runner.migrate.journal import Journal
 from basestation_runner.migrate.plan import Plan
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import STEPS
+from basestation_runner.migrate.steps import STEPS, Step
 from basestation_runner.operate import output
 
 _ENDS = ("control-group", "mixed")  # values of KillMode= by which a stop ends jobs
@@ -45,7 +45,7 @@ def migrate(  # noqa: PLR0913 - what the command line can say
     _check_name(site)
     journal = Journal.of(setting.journals, site) if _may_read_journals(setting) else None
     if journal is not None and journal.is_known:
-        return _again(setting, journal, is_dry=is_dry, is_now=is_now)
+        return _again(setting, journal, STEPS, is_dry=is_dry, is_now=is_now)
     made = plan.make(setting, site, finding.legacy_unit(setting.systemctl, site, unit))
     losses = not_accepted(made.proposal.losses, accepted)
     seen = _activity(setting, made)
@@ -54,9 +54,7 @@ def migrate(  # noqa: PLR0913 - what the command line can say
         click.echo(f"\n{_what_dies(made, seen)}")
     if made.faults:
         raise RunnerError(f"this host is not ready for site {site}: see the faults above", hint="nothing was touched")
-    if losses:
-        names = ",".join(dict.fromkeys(loss.name for loss in losses))
-        raise RunnerError("not all of the unit can be carried over", hint=f"if that is right: --accept {names}")
+    _refuse(losses)
     if is_dry:
         return EXIT_OK
     _need_root()
@@ -66,36 +64,69 @@ def migrate(  # noqa: PLR0913 - what the command line can say
         journal = Journal.of(setting.journals, site)
         if journal.is_known:
             raise RunnerError(f"somebody else has begun to migrate site {site}")
-        migration.begin(journal, made)
+        migration.begin(journal, plan.facts_of(made))
         migration.go_on(Context(setting, journal, show.say, is_now), STEPS)
     click.echo(f"Site {site} is migrated. `runner migrate-site {site} --rollback` gives it back to {made.unit.name}.")
     return EXIT_OK
 
 
-def roll_back(setting: Setting, site: str, *, is_dry: bool, is_agreed: bool, is_now: bool) -> int:
-    """Give a migrated site back to its legacy unit; return the exit status. Raises RunnerError."""
-    _check_name(site)
-    _need_root()
-    journal = Journal.of(setting.journals, site)
-    if not journal.is_known:
-        raise RunnerError(f"site {site} was not migrated here", where=str(setting.journals))
-    unit = journal.facts["unit"]
-    click.echo(f"Site {site} goes back to {unit}: its jobs end first, and those that wait become requests again.")
+def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, is_agreed: bool, is_now: bool) -> int:
+    """Take a host over from a BaseRunnerMulti, likewise. Raises RunnerError."""
+    journal = Journal.of(setting.journals, multi.NAME) if _may_read_journals(setting) else None
+    if journal is not None and journal.is_known:
+        return _again(setting, journal, multi.STEPS, is_dry=is_dry, is_now=is_now)
+    made = multi.make(setting)
+    losses = not_accepted(made.told.losses, accepted)
+    click.echo("\n".join(map(printable, multi.lines(made, setting, losses))))
+    if is_now:
+        click.echo("\nWith --now running jobs go on, beside new ones; what waits in the old watcher's memory is lost.")
+    if multi.not_ready(made):
+        raise RunnerError("this host is not ready: see the faults above", hint="nothing was touched")
+    _refuse(losses)
     if is_dry:
         return EXIT_OK
+    _need_root()
     if not is_agreed:
-        _ask(f"Give site {site} back")
+        _ask("Migrate this host")
     with migration.only_one(setting.journals):
-        migration.go_back(Context(setting, journal, show.say, is_now), STEPS)
-    click.echo(f"Site {site} is given back to {unit}.")
+        journal = Journal.of(setting.journals, multi.NAME)
+        migration.begin(journal, multi.facts_of(made, setting))
+        migration.go_on(Context(setting, journal, show.say, is_now), multi.STEPS)
+    click.echo("This host is migrated. `runner migrate-site --from-multi --rollback` gives it back.")
     return EXIT_OK
 
 
-def _again(setting: Setting, journal: Journal, *, is_dry: bool, is_now: bool) -> int:
+def roll_back(setting: Setting, site: str | None, *, is_dry: bool, is_agreed: bool, is_now: bool) -> int:
+    """Give a migrated site back to its legacy unit, or without one the host; return the exit status.
+
+    Raises RunnerError.
+    """
+    if site is not None:
+        _check_name(site)
+    _need_root()
+    what = "This host" if site is None else f"Site {site}"
+    journal = Journal.of(setting.journals, multi.NAME if site is None else site)
+    if not journal.is_known:
+        raise RunnerError(f"{what} was not migrated", where=str(setting.journals))
+    unit = journal.facts["unit"]
+    click.echo(f"{what} goes back to {unit}: running jobs end first, and those that wait become requests again.")
+    if is_dry:
+        return EXIT_OK
+    if not is_agreed:
+        _ask("Give it back")
+    with migration.only_one(setting.journals):
+        steps = multi.STEPS if site is None else STEPS
+        migration.go_back(Context(setting, journal, show.say, is_now), steps)
+    click.echo(f"{what} is given back to {unit}.")
+    return EXIT_OK
+
+
+def _again(setting: Setting, journal: Journal, steps: Sequence[Step], *, is_dry: bool, is_now: bool) -> int:
     """Go on with what an earlier call has begun: it was agreed to then."""
     site, unit = journal.facts["site"], journal.facts["unit"]
+    what = "This host" if site == multi.NAME else f"Site {site}"
     if journal.state == "migrated":
-        raise RunnerError(f"site {site} is migrated already, from {unit}", hint="--rollback gives it back")
+        raise RunnerError(f"{what} is migrated already, from {unit}", hint="--rollback gives it back")
     is_forth = journal.state == "begun"
     click.echo(f"An earlier call was interrupted: this one goes on to {'finish' if is_forth else 'undo'} it.")
     if is_dry:
@@ -104,11 +135,18 @@ def _again(setting: Setting, journal: Journal, *, is_dry: bool, is_now: bool) ->
     context = Context(setting, journal, show.say, is_now)
     with migration.only_one(setting.journals):
         if is_forth:
-            migration.go_on(context, STEPS)
+            migration.go_on(context, steps)
         else:
-            migration.go_back(context, STEPS)
-    click.echo(f"Site {site} is migrated." if is_forth else f"Site {site} is not migrated: {unit} has it as before.")
+            migration.go_back(context, steps)
+    click.echo(f"{what} is migrated." if is_forth else f"{what} is not migrated: {unit} has it as before.")
     return EXIT_OK if is_forth else EXIT_FAILED
+
+
+def _refuse(losses: Sequence[Loss]) -> None:
+    """Let nothing be lost that nobody has agreed to. Raises RunnerError."""
+    if losses:
+        names = ",".join(dict.fromkeys(loss.name for loss in losses))
+        raise RunnerError("not all of the unit can be carried over", hint=f"if that is right: --accept {names}")
 
 
 def _check_name(site: str) -> None:

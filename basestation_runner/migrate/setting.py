@@ -18,6 +18,7 @@ class Patience:
 
     look: float = 0.5  # between two looks at the same thing
     quiet: float = 2.0  # in which nothing happens in a rundir that is quiet
+    multi: float = 3.0  # in which a BaseRunnerMulti, which looks once a second, notices that a job has ended
     gone: float = 60.0  # until the process and the lock of a stopped unit are gone
     watched: float = 90.0  # until a site is watched, and a started unit has its lock
     tell: float = 30.0  # between two words about what is waited for
@@ -40,4 +41,8 @@ class Setting:
     usermod: Path = Path("/usr/sbin/usermod")
     gpasswd: Path = Path("/usr/bin/gpasswd")
     cgroups: tuple[Path, ...] = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"))
+    units: Path = Path("/etc/systemd/system")
+    rotations: Path = Path("/etc/logrotate.d")
+    our_rotation: str = "basestation-runner"
+    logs: Path = Path("/var/log/baserunner")
     patience: Patience = Factory(Patience)

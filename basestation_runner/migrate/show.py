@@ -25,7 +25,8 @@ def listing(setting: Setting) -> list[dict[str, Any]]:
     """Return what could be migrated, and what was."""
     found = finding.without_idle_templates(list(finding.candidates(setting.systemctl)))
     rows = [_row(candidate) for candidate in found]
-    for site, journal in Journal.all(setting.journals):
+    for name, journal in Journal.all(setting.journals):
+        site = "" if "sites" in journal.facts else name
         rows.append(
             {"site": site, "unit": str(journal.facts.get("unit", "")), "state": journal.state, "remark": journal.remark}
         )

@@ -7,11 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import fields_dict
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedSeq
 from ruamel.yaml.error import YAMLError
 
 from basestation_runner.config.document import Source, parse
+from basestation_runner.config.model import Site
 from basestation_runner.errors import RunnerError
 
 _WIDTH: Final = 120
@@ -47,6 +49,17 @@ def removed(path: Path, text: str, site: str) -> str:
         end += 1
     rest = {name: entry for name, entry in before.items() if name != site}
     return _checked(path, "".join([*lines[:start], *lines[end:]]), rest)
+
+
+def with_field(path: Path, text: str, field: str, value: str) -> str:
+    """Given a sites.yaml, return it with a field in each entry that has none, unless it is the default anyway."""
+    before = _data(path, text)
+    if value == fields_dict(Site)[field].default or all(field in (entry or {}) for entry in before.values()):
+        return text
+    data = _yaml().load(text)
+    for entry in data.values():
+        entry.setdefault(field, value)
+    return _checked(path, _dumped(data), {name: {field: value, **entry} for name, entry in before.items()})
 
 
 def has_sites(path: Path, text: str) -> bool:

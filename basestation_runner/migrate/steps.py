@@ -1,6 +1,5 @@
 """The steps of a migration: each can be done again after a kill in its midst, and undone whether or not it was done."""
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,7 +81,7 @@ def _quiet(context: Context, unit: Unit) -> activity.Activity | None:
             return now
         # An earlier call may have been killed just after this: what came since then was seen by nobody.
         context.journal.note(stopped_at=context.journal.facts.get("stopped_at", at))
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        activity.kill(pidfd)
     return None
 
 
@@ -225,7 +224,7 @@ def _wait_until_watched(context: Context) -> None:
     def is_watched() -> bool:
         nonlocal told
         with suppress(TemporaryError):
-            site = context.ask_site()
+            site = context.ask_site(context.site)
             if site is None:
                 raise RunnerError(f"the watcher does not know site {context.site}")
             told = site["reason"] or site["state"]
