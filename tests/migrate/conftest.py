@@ -68,7 +68,10 @@ def made(**given):
         "usermod": top / "bin/usermod",
         "gpasswd": top / "bin/gpasswd",
         "cgroups": (),
-        "patience": setting.Patience(look=0.02, quiet=0.1, gone=10, watched=20, tell=0.2),
+        "units": top / "units",
+        "rotations": top / "logrotate.d",
+        "logs": top / "log-of-daemons",
+        "patience": setting.Patience(look=0.02, quiet=0.1, multi=0.1, gone=10, watched=20, tell=0.2),
     })
 setting.Setting = made
 sys.exit(cli.main(["migrate-site", *told["words"]]))
@@ -85,6 +88,9 @@ class Host:
         self.program = installation.top / "legacy_daemon.py"
         self.program.write_text(DAEMON.read_text())
         installation.write(installation.scripts / "BaseRunner.py", "")
+        self.units = installation.make_directory(installation.top / "units")
+        self.rotations = installation.make_directory(installation.top / "logrotate.d")
+        self.logs = installation.top / "log-of-daemons"
         self.other = installation.add_site("other", "other")
         self.site = installation.add_site("alpha", "alpha", layout="jailed")
         self.homes = self.site.homes
