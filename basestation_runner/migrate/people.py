@@ -32,7 +32,7 @@ def people_of(unit: Unit) -> People:
             user=account.name,
             groups=tuple(map(_label, listed)),
             foreign=tuple(_label(gid) for gid in extra if gid not in has and gid != primary),
-            homes=tuple(dict.fromkeys(_homes(account, primary))),
+            homes=tuple(home for home in dict.fromkeys(_homes(account, primary)) if Path(home).is_dir()),
         )
     except nss.LookupFailedError as error:
         raise TemporaryError(f"the name service does not answer: {error}") from error

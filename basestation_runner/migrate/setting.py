@@ -46,3 +46,8 @@ class Setting:
     our_rotation: str = "basestation-runner"
     logs: Path = Path("/var/log/baserunner")
     patience: Patience = Factory(Patience)
+
+    @property
+    def our_units(self) -> tuple[str, str]:
+        """Our daemons' units, in the order in which they start."""
+        return self.helper_unit, self.watcher_unit

@@ -199,8 +199,7 @@ def _write_back(context: Context) -> None:
     path = setting.sites_config
     now = sitesfile.read(path)
     if now is not None and now != facts["old"]:
-        rest = facts["old"] if now == facts["new"] else sitesfile.removed(path, now, context.site)
-        sitesfile.replace(path, rest if rest is None or sitesfile.has_sites(path, rest) else facts["old"])
+        sitesfile.replace(path, facts["old"] if now == facts["new"] else sitesfile.removed(path, now, context.site))
     left = sitesfile.read(path)
     if left is None or not sitesfile.has_sites(path, left):
         watcher.stop_daemons(context)

@@ -93,31 +93,32 @@ def _make_state_dir(path: Path, watcher: Identity) -> None:
 def start_daemons(context: Context) -> bool:
     """Start our daemons, now and with the host, as far as they do not; tell whether the watcher is a new one."""
     setting, systemctl = context.setting, context.setting.systemctl
-    units = (setting.helper_unit, setting.watcher_unit)
-    idle = [unit for unit in units if not context.is_running(unit)]
+    idle = [unit for unit in setting.our_units if not context.is_running(unit)]
+    disabled = [unit for unit in setting.our_units if idle and not systemctl.is_enabled(unit)]
     facts = context.journal.facts
-    if idle:
-        disabled = [unit for unit in units if not systemctl.is_enabled(unit)]
-        # A kill in between must not make us forget which of them we have started.
-        context.journal.note(
-            started=list(dict.fromkeys([*facts.get("started", []), *idle])),
-            enabled=list(dict.fromkeys([*facts.get("enabled", []), *disabled])),
-        )
-        for unit in disabled:
-            systemctl.enable(unit)
-        for unit in idle:
-            systemctl.start(unit)
+    # A kill in between must not make us forget which of them we have started.
+    context.journal.note(
+        started=list(dict.fromkeys([*facts.get("started", []), *idle])),
+        enabled=list(dict.fromkeys([*facts.get("enabled", []), *disabled])),
+    )
+    for unit in disabled:
+        systemctl.enable(unit)
+    for unit in idle:
+        systemctl.start(unit)
     context.wait_for_watcher()
     return setting.watcher_unit in idle
 
 
 def stop_daemons(context: Context) -> None:
-    """Undo that: without a site there is nothing that they could do."""
-    systemctl, facts = context.setting.systemctl, context.journal.facts
-    for unit in reversed(facts.get("started", [])):
-        systemctl.stop(unit)
-    for unit in facts.get("enabled", []):
-        systemctl.disable(unit)
+    """Stop our daemons, now and with the host: without a site there is nothing that they could do."""
+    setting, facts = context.setting, context.journal.facts
+    if "started" not in facts:
+        return
+    for unit in reversed(setting.our_units):
+        setting.systemctl.stop(unit)
+    # Those that ran before this migration were started for sites that are gone by now.
+    for unit in facts["enabled"] if facts["started"] else setting.our_units:
+        setting.systemctl.disable(unit)
 
 
 def probe(context: Context, site: str) -> None:

@@ -112,6 +112,16 @@ class Host:
             self.manager, name, self.site, self.program, "--python_version", python, *options, **directives
         )
 
+    def add_legacy_site(self, name: str) -> Unit:
+        """Make another site, which a legacy daemon may serve."""
+        site = self.installation.add_site(name, name)
+        del self.installation.sites[name]
+        assert site.group is not None
+        self.installation.accounts.leave(WATCHER, site.group)
+        self.installation.sites_config.unlink()
+        options = ("--python_version", self.installation.program.python)
+        return legacy_unit(self.manager, f"baserunner-{name}.service", site, self.program, *options)
+
     def start(self, *, daemons: bool = True) -> None:
         """Have the legacy daemon serve its site, and our daemons the other one."""
         self.unit.is_enabled = True

@@ -280,3 +280,28 @@ def test_the_list_shows_units_and_what_was_migrated(host: Host) -> None:
     status, said = host.run("alpha", "--yes")
     assert status == 1
     assert "is migrated already" in said
+
+
+def test_of_two_sites_the_first_can_go_back_before_the_second(host: Host) -> None:
+    """It was the first that started the daemons: they stay for the second, and end with that."""
+    host.installation.sites_config.unlink()
+    beta = host.add_legacy_site("beta")
+    host.start(daemons=False)
+    beta.is_enabled = True
+    beta.start()
+    for words in (("alpha", "--yes"), ("beta", "--yes"), ("alpha", "--rollback", "--yes")):
+        status, said = host.run(*words)
+        assert status == 0, said
+    assert host.unit.is_active
+    assert not beta.is_active
+    assert "beta:" in host.config()
+    assert "alpha:" not in host.config()
+    tag = host.drop()
+    until(lambda: host.ended_by_legacy() == [tag])
+    status, said = host.run("beta", "--rollback", "--yes")
+    assert status == 0, said
+    assert host.manager.units[beta.name].is_active
+    assert host.config().strip() == ""
+    assert not any(
+        host.manager.units[name].is_active for name in ("baserunner-exec.service", "baserunner-watch.service")
+    )
