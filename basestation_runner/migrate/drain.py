@@ -52,6 +52,8 @@ def drain(context: Context) -> None:
 
     Raises RunnerError when jobs wait that no request can ask for, or the watcher that has the sites does not answer.
     """
+    if context.is_running(context.setting.watcher_unit):
+        context.wait_for_watcher()
     try:
         sites = [site for site in context.sites if context.ask_site(site) is not None]
         with context.client() as client:

@@ -121,7 +121,9 @@ def _told(*units: Unit) -> Told:
     """Return what the units are told. Their own files are as shipped; a drop-in is what somebody wanted otherwise."""
     told = Told()
     for unit in units:
-        rest = list(unit.expanded(unit.variables)[2:])
+        argv = unit.expanded(unit.variables)
+        program = next(place for place, word in enumerate(argv) if posixpath.basename(word) in MULTI)
+        rest = list(argv[program + 1 :])
         while rest:
             name, has_value, value = rest.pop(0).partition("=")
             if not has_value and rest and not rest[0].startswith("-"):
@@ -256,7 +258,7 @@ def _is_stopped(context: Context) -> bool:
         return False
     time.sleep(max(context.setting.patience.quiet, context.setting.patience.multi))
     with paused(context, unit) as pidfd:
-        at = time.time()
+        at = time.time() - context.setting.patience.unsure
         now = _looks(context)
         has_changed = {name: look.changed_ns for name, look in now.items()} != {
             name: look.changed_ns for name, look in before.items()

@@ -21,6 +21,7 @@ class Patience:
     multi: float = 3.0  # in which a BaseRunnerMulti, which looks once a second, notices that a job has ended
     gone: float = 60.0  # until the process and the lock of a stopped unit are gone
     watched: float = 90.0  # until a site is watched, and a started unit has its lock
+    unsure: float = 0.5  # how much older a file may look than it is: the kernel tells times of files by its ticks
     tell: float = 30.0  # between two words about what is waited for
 
 

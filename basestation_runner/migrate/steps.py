@@ -74,7 +74,7 @@ def _quiet(context: Context, unit: Unit) -> activity.Activity | None:
         return before
     time.sleep(context.setting.patience.quiet)
     with paused(context, unit) as pidfd:
-        at = time.time()
+        at = time.time() - context.setting.patience.unsure
         now = look()
         # What it reads it removes: where no name has changed for a while it has nothing in its memory either.
         if pidfd is None or not now.is_idle or now.rundir.changed_ns != before.rundir.changed_ns:

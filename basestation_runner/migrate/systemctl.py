@@ -68,7 +68,7 @@ class Systemctl:
     def services(self) -> list[str]:
         """Return the services that are loaded or have a file, templates among them."""
         listing = ("--type=service", "--plain", "--no-legend", "--full")
-        loaded = _first_words(self._run("list-units", "--all", *listing))
+        loaded = _first_words(self._run("list-units", "--all", "--state=loaded", *listing))
         return sorted({*loaded, *_first_words(self._run("list-unit-files", *listing))})
 
     def value(self, unit: str, name: str) -> str:

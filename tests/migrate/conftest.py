@@ -71,7 +71,7 @@ def made(**given):
         "units": top / "units",
         "rotations": top / "logrotate.d",
         "logs": top / "log-of-daemons",
-        "patience": setting.Patience(look=0.02, quiet=0.1, multi=0.1, gone=10, watched=20, tell=0.2),
+        "patience": setting.Patience(look=0.02, quiet=0.1, unsure=0.05, multi=0.1, gone=10, watched=20, tell=0.2),
     })
 setting.Setting = made
 sys.exit(cli.main(["migrate-site", *told["words"]]))
