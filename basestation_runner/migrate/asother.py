@@ -123,7 +123,9 @@ def _requests(rundir: int) -> Iterator[tuple[int, str]]:
     for name in os.listdir(rundir):
         if inbox.is_request(name):
             with suppress(FileNotFoundError):
-                yield os.stat(name, dir_fd=rundir, follow_symlinks=False).st_mtime_ns, name
+                status = os.stat(name, dir_fd=rundir, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):  # a legacy daemon leaves all else alone
+                    yield status.st_mtime_ns, name
 
 
 def _hand_in_again(watch_dir: str, since_ns: int) -> tuple[str, ...]:
@@ -142,8 +144,6 @@ def _hand_in_again(watch_dir: str, since_ns: int) -> tuple[str, ...]:
 
 
 def _close_again(rundir: int, name: str) -> None:
-    if not stat.S_ISREG(os.stat(name, dir_fd=rundir, follow_symlinks=False).st_mode):
-        return
     try:
         os.close(os.open(name, _WRITE, dir_fd=rundir))
     except PermissionError:
@@ -153,15 +153,31 @@ def _close_again(rundir: int, name: str) -> None:
 
 def _write_again(rundir: int, hidden: str, name: str) -> None:
     """Make a request anew from what it held. It is closed, whatever happens, after the old one is gone."""
-    with suppress(FileNotFoundError, FileExistsError):
-        old = os.open(hidden, _READ, dir_fd=rundir)
-        try:
-            content = os.read(old, _MOST_BYTES)
-        finally:
-            os.close(old)
+    content = _content(rundir, hidden)
+    if content is None:
+        return
+    if _content(rundir, name) == content:  # a kill came between the two
+        os.unlink(hidden, dir_fd=rundir)
+        return
+    try:
         new = os.open(name, _NEW, 0o664, dir_fd=rundir)
-        try:
-            os.write(new, content)
-            os.unlink(hidden, dir_fd=rundir)
-        finally:
-            os.close(new)
+    except FileExistsError:  # another request has got the name meanwhile
+        _write_again(rundir, hidden, f"again-{name}")
+        return
+    try:
+        os.write(new, content)
+        os.unlink(hidden, dir_fd=rundir)
+    finally:
+        os.close(new)
+
+
+def _content(rundir: int, name: str) -> bytes | None:
+    """Return what a file holds; None if there is none that can be read."""
+    try:
+        descriptor = os.open(name, _READ, dir_fd=rundir)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
