@@ -34,6 +34,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "drain": ("basestation_runner.commands.drain:drain", "Hold, and wait until nothing runs."),
     "reload": ("basestation_runner.commands.reload:reload", "Read the configuration anew, without a restart."),
     "doctor": ("basestation_runner.commands.doctor:doctor", "Check this installation and the host below it."),
+    "migrate-site": (
+        "basestation_runner.commands.migrate_site:migrate_site",
+        "Take a site over from its legacy unit, or give it back.",
+    ),
     "validate-config": (
         "basestation_runner.commands.validate_config:validate_config",
         "Check config files and show all faults at once.",

@@ -56,6 +56,11 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("runner doctor", "As root: every point, and what mends those that are not as they must be."),
         ("runner doctor --probe seaglider", "Also what a job of that site would be, without running one."),
     ),
+    "migrate-site": (
+        ("runner migrate-site --list", "Which sites could be migrated, and what keeps them."),
+        ("runner migrate-site seaglider --dry-run", "The new entry and each step, and nothing else."),
+        ("runner migrate-site seaglider --rollback", "Give the site back to its legacy unit."),
+    ),
     "validate-config": (
         ("runner validate-config --host", "The installed files, and whether this host is ready for them."),
         ("runner validate-config --format github sites.yaml", "In a repository's checks."),
@@ -86,6 +91,11 @@ STATUSES: Final[Mapping[str, Mapping[int, str]]] = {
     "submit": {**_OPERATING, 0: "Done. With --wait the exit status is the job's own."},
     "reload": {**_OPERATING, 1: "The files have a fault, or the helper refuses them; nothing is changed."},
     "doctor": {0: "No fault; there may be warnings, and points that were skipped.", 1: "There are faults."},
+    "migrate-site": {
+        0: "Done.",
+        1: "It cannot be, or it failed and all of it was undone; the line on stderr says why.",
+        75: "Temporary: something did not answer. Call it again: what was begun goes on.",
+    },
     "validate-config": {0: "No fault; there may be warnings.", 1: "There are faults.", 75: "Something did not answer."},
     "applications": {0: "Done.", 1: "The files have a fault, or there is no such site."},
     "install": {0: "It is installed.", 1: "It is not, or not wholly; the line on stderr says why."},

@@ -5,14 +5,14 @@ Only looks, and decides nothing. All that a name service or a file server could 
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from stat import S_ISLNK
 from typing import Final, ParamSpec, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from basestation_runner import execgroups, filesystems, nss, proctitle
 from basestation_runner.config import probes
@@ -154,15 +154,19 @@ class Identity:
     groups: tuple[int, ...]
 
 
-def gather(
+def gather(  # noqa: PLR0913 - a configuration, and whom it is for
     config: Config,
     files: Sequence[str],
     *,
     watcher_user: str,
     helper_user: str,
+    joining: Collection[int] = (),
     patience: float = probes.PATIENCE,
 ) -> Facts:
-    """Return the facts about a valid configuration and the files that it is from. Ends in about two minutes at most."""
+    """Return the facts about a valid configuration and the files that it is from. Ends in about two minutes at most.
+
+    `joining` are groups that the watcher's account is about to be added to: it is looked at as if it were.
+    """
     sites = config.sites
     watcher, helper, *found = probes.ask(
         [partial(_daemon, name) for name in (watcher_user, helper_user)]
@@ -171,6 +175,7 @@ def gather(
     )
     watcher = Daemon(name=watcher_user, account=watcher) if isinstance(watcher, Unseen) else watcher
     helper = Daemon(name=helper_user, account=helper) if isinstance(helper, Unseen) else helper
+    watcher = evolve(watcher, groups=watcher.groups.union(joining))
     names = dict(zip(sites, found, strict=True))
 
     questions: dict[tuple[str, str], Question] = {("watchers", ""): partial(_watchers, watcher.account)}

@@ -88,6 +88,21 @@ def take(rundir: int, gid: int) -> Holder | None:
     raise OSError(errno.EBUSY, "the lock file is made again and again")
 
 
+def holder(rundir: int) -> int | None:
+    """Return which live process has the lock, if one has. Changes nothing."""
+    try:
+        descriptor = _open(rundir)
+    except FileNotFoundError:
+        return None
+    if descriptor is None:
+        return None
+    try:
+        pid = _pid(descriptor)
+        return pid if pid is not None and _is_holder(pid, os.fstat(descriptor).st_mtime_ns) else None
+    finally:
+        os.close(descriptor)
+
+
 def release(rundir: int) -> None:
     """Remove the lock if it is still ours. Raises OSError."""
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from basestation_runner import nss
 from basestation_runner.errors import RunnerError
 from basestation_runner.repeats import Repeats
-from basestation_runner.watch import inbox, inotify, lockfile
+from basestation_runner.watch import inbox, inotify, lockfile, takeover
 from basestation_runner.watch.inbox import Inbox
 from basestation_runner.watch.inhand import InHand
 from basestation_runner.watch.inotify import Watches
@@ -59,6 +59,7 @@ class SiteWatch:
         self._to_give_back = dict(shared.ledger.to_give_back(site.name))
         self._given_back: list[asyncio.Future[None]] = []
         self._was_active = shared.ledger.was_active(site.name)
+        self._taken_over_at = takeover.read(shared.ledger.path.parent, site.name)
         self._stale_before: float | None = None
         self._stale_left: tuple[str, ...] = ()
         self._overflows = Repeats(shared.loop.call_later)
@@ -170,7 +171,12 @@ class SiteWatch:
 
     @property
     def stale_before(self) -> float | None:
-        """Before when requests belong to a past that is not ours: at the first activation only, and then always."""
+        """Before when requests belong to a past that is not ours: at the first activation only, and then always.
+
+        That is the first one ever, or the first since a legacy daemon was stopped, and then it is the time of that.
+        """
+        if self._taken_over_at is not None:
+            return self._taken_over_at
         if self._was_active:
             return None
         if self._stale_before is None:
@@ -191,15 +197,21 @@ class SiteWatch:
             if scan.stale_left != self._stale_left:
                 names = list(scan.stale_left)
                 self.log.warning("stale requests ignored: they cannot be moved", count=len(names), requests=names)
-        elif not self._was_active:
+        elif not self._was_active or self._taken_over_at is not None:
             self._was_active = True
+            self._taken_over_at = None
             self.shared.ledger.first_active(self.site.name, now=time.time())
+            self.shared.ledger.after(self._forget_takeover)
             self.shared.wake()
         self._stale_left = scan.stale_left
         if self.reason is not None:
             self.reason = None
             self.log.info("site watching", rundir=self.site.watch_dir, found=len(scan.seen))
             self._sites.changed(self.site.name)
+
+    def _forget_takeover(self) -> None:
+        with suppress(OSError):  # what it says is old by now, and sets nothing aside that is new
+            takeover.write(self.shared.ledger.path.parent, self.site.name, None)
 
     def rejected(self, rejected: inbox.Rejected) -> None:
         """A file was no request. Thousands of them are logged as a number: each has its reason beside it."""

@@ -202,3 +202,16 @@ def test_only_our_own_lock_is_removed(rundir: int, lock: Path) -> None:
     lockfile.take(rundir, GID)
     lockfile.release(rundir)
     assert not lock.exists()
+
+
+def test_who_has_the_lock_can_be_asked_and_nothing_is_changed(rundir: int) -> None:
+    assert lockfile.holder(rundir) is None
+    assert lockfile.take(rundir, os.getgid()) is None
+    assert lockfile.holder(rundir) == os.getpid()
+    lockfile.release(rundir)
+    for content in ("", "nonsense", "4194304"):
+        descriptor = os.open(lockfile.NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o664, dir_fd=rundir)
+        os.write(descriptor, content.encode())
+        os.close(descriptor)
+        assert lockfile.holder(rundir) is None
+        assert os.listdir(rundir) == [lockfile.NAME]

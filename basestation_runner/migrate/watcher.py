@@ -1,0 +1,133 @@
+"""What a migration does to our own daemons: their groups, what they are told, whether they run."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from basestation_runner import nss
+from basestation_runner.errors import RunnerError, TemporaryError
+from basestation_runner.migrate import asother
+from basestation_runner.migrate.asother import Identity
+from basestation_runner.migrate.context import Context
+from basestation_runner.migrate.systemctl import execute
+
+# Groups
+
+
+def join(context: Context, groups: Iterable[tuple[int, str]]) -> None:
+    """Make the watcher's account a member of groups that it is not in. Raises RunnerError."""
+    setting, facts = context.setting, context.journal.facts
+    for gid, group in groups:
+        if is_member(setting.watcher_user, gid):
+            continue
+        context.journal.note(joined=[*facts.get("joined", []), [gid, group]])
+        execute([setting.usermod, "-aG", group, setting.watcher_user])
+        if not is_member(setting.watcher_user, gid):
+            raise RunnerError(f"account {setting.watcher_user} was added to group {group}, but is not in it")
+
+
+def leave(context: Context) -> None:
+    """Undo that. A watcher that runs is started anew, to lose the groups too."""
+    setting = context.setting
+    joined = context.journal.facts.get("joined", [])
+    for gid, group in joined:
+        if is_member(setting.watcher_user, gid):
+            execute([setting.gpasswd, "-d", setting.watcher_user, group])
+    if context.is_running(setting.watcher_unit) and any(runs_with(context, gid) for gid, _ in joined):
+        setting.systemctl.restart(setting.watcher_unit)
+
+
+def is_member(name: str, gid: int) -> bool:
+    """Tell whether an account has a group, by the name service. Raises TemporaryError."""
+    try:
+        account = nss.account(name)
+        return account is not None and gid in nss.groups_of(account)
+    except nss.LookupFailedError as error:
+        raise TemporaryError(f"the name service does not answer: {error}") from error
+
+
+def runs_with(context: Context, gid: int) -> bool:
+    """Tell whether the running watcher has a group."""
+    pid = context.setting.systemctl.main_pid(context.setting.watcher_unit)
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    return gid in {int(word) for name in ("Gid", "Groups") for word in lines.get(name, "").split()}
+
+
+# Word
+
+
+def leave_word(context: Context, sites: Sequence[str], stopped_at: float | None) -> None:
+    """Tell the watcher when the daemons before it were stopped, or take that back."""
+    setting = context.setting
+    watcher = Identity.of(setting.watcher_user)
+    if stopped_at is None:
+        if not setting.state_dir.is_dir():
+            return
+    else:
+        _make_state_dir(setting.state_dir, watcher)
+    for site in sites:
+        asother.tell_of_takeover(watcher, setting.state_dir, site, stopped_at)
+
+
+def _make_state_dir(path: Path, watcher: Identity) -> None:
+    """Make the watcher's state directory as its unit would, if it never ran. Its parent is root's."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise RunnerError(f"cannot be made: {error.strerror}", where=str(path)) from error
+    if os.geteuid() == 0:
+        os.chown(path, watcher.uid, watcher.gid, follow_symlinks=False)
+
+
+# Running
+
+
+def start_daemons(context: Context) -> bool:
+    """Start our daemons, now and with the host, as far as they do not; tell whether the watcher is a new one."""
+    setting, systemctl = context.setting, context.setting.systemctl
+    idle = [unit for unit in setting.our_units if not context.is_running(unit)]
+    disabled = [unit for unit in setting.our_units if idle and not systemctl.is_enabled(unit)]
+    facts = context.journal.facts
+    # A kill in between must not make us forget which of them we have started.
+    context.journal.note(
+        started=list(dict.fromkeys([*facts.get("started", []), *idle])),
+        enabled=list(dict.fromkeys([*facts.get("enabled", []), *disabled])),
+    )
+    for unit in disabled:
+        systemctl.enable(unit)
+    for unit in idle:
+        systemctl.start(unit)
+    context.wait_for_watcher()
+    return setting.watcher_unit in idle
+
+
+def stop_daemons(context: Context) -> None:
+    """Stop our daemons, now and with the host: without a site there is nothing that they could do."""
+    setting, facts = context.setting, context.journal.facts
+    if "started" not in facts:
+        return
+    for unit in reversed(setting.our_units):
+        setting.systemctl.stop(unit)
+    # Those that ran before this migration were started for sites that are gone by now.
+    for unit in facts["enabled"] if facts["started"] else setting.our_units:
+        setting.systemctl.disable(unit)
+
+
+def probe(context: Context, site: str) -> None:
+    """See that the helper is there and goes by the same configuration. Raises RunnerError."""
+
+    def goes_by_it() -> bool:
+        with suppress(TemporaryError), context.client() as client:
+            return client.ask("status", since=time.time())["helper"]["same_config"] is True
+        return False
+
+    if not context.wait(goes_by_it, context.setting.patience.watched, lambda: f"waiting for the helper, for {site}"):
+        raise RunnerError("the helper does not go by the new configuration", hint="runner status")

@@ -1,0 +1,175 @@
+"""A host is taken over from a BaseRunnerMulti, and given back to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from basestation_runner.sandbox.installation import WATCHER
+from basestation_runner.sandbox.process import Identity
+from tests.migrate.manager import Unit, exec_start
+from tests.patience import until
+
+if TYPE_CHECKING:
+    from basestation_runner.sandbox.process import Daemon
+    from tests.migrate.conftest import Host
+
+WATCH: Final = "baserunnermulti.service"
+EXEC: Final = "baserunnerprivexec.service"
+PROGRAM: Final = Path(__file__).with_name("multi_daemon.py")
+
+
+class Multi:
+    """The host of a BaseRunnerMulti, with the same two sites."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        installation = host.installation
+        host.unit.is_wanted = False
+        del host.manager.units[host.unit.name]
+        installation.sites["alpha"] = host.site
+        installation.write_config()
+        self.config = installation.top / "old/sites.yaml"
+        installation.make_directory(self.config.parent)
+        self.text = f"# of the peer\n{host.config()}"
+        installation.write(self.config, self.text)
+        installation.sites_config.unlink()
+        self.rotation = host.rotations / "baserunner"
+        self.rotation.write_text(f"{host.logs}/*.log {{\n    copytruncate\n}}\n")
+        (host.rotations / "basestation-runner").write_text(f"{host.logs}/*.log {{\n}}\n")
+        (host.rotations / "apt").write_text("/var/log/apt/*.log {\n}\n")
+        self.program = installation.top / "multi_daemon.py"
+        self.program.write_text(PROGRAM.read_text())
+        installation.accounts.join(WATCHER, host.group)  # the peer's watcher is in every site's group too
+        self.watch = self.unit(WATCH, "BaseRunnerMulti.py", "--job_completions_log", "/var/log/baserunner/jobs.jsonl")
+        self.exec = self.unit(EXEC, "BaseRunnerPrivExec.py")
+        for unit in (self.exec, self.watch):
+            unit.is_enabled = True
+            unit.start()
+
+    def unit(self, name: str, script: str, *options: str, drop_in: str = "") -> Unit:
+        installation = self.host.installation
+        python = installation.program.python
+        argv = [python, str(installation.scripts / script), "--sites_config", str(self.config), *options]
+        text = f"[Service]\nExecStart={' '.join(argv)}\nUser={WATCHER}\nCacheDirectory=baserunner\n{drop_in}"
+        serve = ["--serve"] if "PrivExec" in script else []
+        identity = Identity(installation.account(WATCHER))
+
+        def start() -> Daemon:
+            return installation.start("multi", [python, "-IS", str(self.program), *argv[2:], *serve], identity)
+
+        made = Unit(name, text, {"ExecStart": exec_start(argv), "User": WATCHER}, start, is_restarted=True)
+        return self.host.manager.add(made)
+
+    def is_as_before(self) -> bool:
+        host = self.host
+        daemon = self.watch.daemon
+        return (
+            self.watch.is_active
+            and self.exec.is_active
+            and self.watch.is_enabled
+            and self.exec.is_enabled
+            and daemon is not None
+            and host.lock() == daemon.pid
+            and self.rotation.exists()
+            and not host.installation.sites_config.exists()
+            and not any(host.units.glob("*/from-multi.conf"))
+            and not any(host.manager.units[name].is_active for name in host.manager.units if "baserunner-" in name)
+        )
+
+    def is_migrated(self) -> bool:
+        host = self.host
+        return (
+            not (self.watch.is_active or self.exec.is_active or self.watch.is_enabled or self.exec.is_enabled)
+            and host.lock() == host.pid("baserunner-watch.service")
+            and not self.rotation.exists()
+        )
+
+
+@pytest.fixture
+def multi(host: Host) -> Multi:
+    return Multi(host)
+
+
+def test_a_host_is_taken_over_and_given_back_and_each_request_runs_once(multi: Multi) -> None:
+    host = multi.host
+    first = host.drop()
+    until(lambda: host.ran_by_legacy() == [first])
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert multi.is_migrated()
+    assert host.config() == multi.text
+    drop_in = (host.units / "baserunner-watch.service.d/from-multi.conf").read_text()
+    assert f"Conflicts={WATCH} {EXEC}" in drop_in
+    assert "ExecStart=\nExecStart=/usr/bin/runner --job-completions-log /var/log/baserunner/jobs.jsonl\n" in drop_in
+    assert sorted(path.name for path in host.rotations.iterdir()) == ["apt", "basestation-runner"]
+    second = host.drop()
+    until(lambda: host.ran_by_us() == [second])
+
+    status, said = host.run("--from-multi", "--rollback", "--yes")
+    assert status == 0, said
+    assert multi.is_as_before()
+    assert "copytruncate" in multi.rotation.read_text()
+    third = host.drop()
+    until(lambda: host.ran() == [first, second, third])
+
+
+def test_a_dry_run_shows_all_and_touches_nothing(multi: Multi) -> None:
+    status, said = multi.host.run("--from-multi", "--dry-run")
+    assert status == 0, said
+    assert "2 sites" in said
+    assert f"Conflicts={WATCH} {EXEC}" in said
+    assert multi.host.manager.calls == []
+    assert multi.is_as_before()
+
+
+def test_what_somebody_has_set_in_a_drop_in_must_be_accepted(multi: Multi) -> None:
+    drop_in = f"\n# /etc/systemd/system/{WATCH}.d/nice.conf\n[Service]\nNice=5\n"
+    multi.watch.text += drop_in
+    status, said = multi.host.run("--from-multi", "--yes")
+    assert status == 1
+    assert "--accept Nice" in said
+    assert multi.is_as_before()
+
+
+def test_sites_in_containers_are_refused_before_anything_is_touched(multi: Multi) -> None:
+    multi.host.installation.write(multi.config, f"{multi.text}  docker_image: x\n")
+    status, said = multi.host.run("--from-multi", "--yes")
+    assert status == 1
+    assert "containers are not supported yet" in said
+    assert multi.is_as_before()
+
+
+@pytest.mark.parametrize("kill_at", ["stop", "disable", "rotation", "write", "start", "watched"])
+def test_killed_after_a_step_it_is_undone_by_a_roll_back_and_requests_run_once(multi: Multi, kill_at: str) -> None:
+    host = multi.host
+    status, said = host.run("--from-multi", "--yes", kill_at=kill_at)
+    assert status < 0, said
+    tag = host.drop()
+    status, said = host.run("--from-multi", "--rollback", "--yes")
+    assert status == 0, said
+    assert multi.is_as_before()
+    until(lambda: host.ran() == [tag])
+
+
+@pytest.mark.parametrize("kill_at", ["stop", "write", "start"])
+def test_killed_after_a_step_it_is_finished_by_the_next_call(multi: Multi, kill_at: str) -> None:
+    host = multi.host
+    status, said = host.run("--from-multi", "--yes", kill_at=kill_at)
+    assert status < 0, said
+    tag = host.drop()
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert multi.is_migrated()
+    until(lambda: host.ran() == [tag])
+
+
+def test_a_failure_on_the_way_undoes_everything(multi: Multi) -> None:
+    host = multi.host
+    host.manager.units["baserunner-watch.service"].refuses_to_start = True
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 1
+    assert "everything is as it was before" in said
+    assert multi.is_as_before()
