@@ -418,8 +418,8 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    for site in context.journal.facts["sites"]:
-        watcher.probe(context, site)
+    for name, site in context.journal.facts["sites"].items():
+        watcher.probe(context, name, site["runner_user"])
 
 
 STEPS: Final = (

@@ -239,7 +239,7 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    watcher.probe(context, context.site)
+    watcher.probe(context, context.site, context.journal.facts["entry"]["runner_user"])
 
 
 STEPS: Final = (

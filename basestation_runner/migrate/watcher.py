@@ -1,10 +1,9 @@
 """What a migration does to our own daemons: their groups, what they are told, whether they run."""
 
 import os
-import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from basestation_runner import nss
 from basestation_runner.errors import RunnerError, TemporaryError
@@ -12,6 +11,10 @@ from basestation_runner.migrate import asother
 from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.systemctl import execute
+from basestation_runner.operate.client import Client, Facts
+
+_PROBE_PATIENCE: Final = 60.0
+"""Seconds for one probe: the watcher's own patience with it, and some more."""
 
 # Groups
 
@@ -121,13 +124,27 @@ def stop_daemons(context: Context) -> None:
         setting.systemctl.disable(unit)
 
 
-def probe(context: Context, site: str) -> None:
-    """See that the helper is there and goes by the same configuration. Raises RunnerError."""
+def probe(context: Context, site: str, user: str) -> None:
+    """Have the helper make what a job of a site would be, and see that it is right. Raises RunnerError."""
+    told: Facts = {}
+    why = "the helper does not answer"
 
-    def goes_by_it() -> bool:
-        with suppress(TemporaryError), context.client() as client:
-            return client.ask("status", since=time.time())["helper"]["same_config"] is True
-        return False
+    def is_told() -> bool:
+        nonlocal why
+        try:
+            with Client(context.setting.control_socket, _PROBE_PATIENCE) as client:
+                told.update(client.ask("probe", site=site)["probe"])
+        except TemporaryError as error:
+            why = error.what
+            return False
+        why = str(told.get("reason"))
+        return bool(told["outcome"] != "temporary")
 
-    if not context.wait(goes_by_it, context.setting.patience.watched, lambda: f"waiting for the helper, for {site}"):
-        raise RunnerError("the helper does not go by the new configuration", hint="runner status")
+    if not context.wait(is_told, context.setting.patience.watched, lambda: f"waiting for the probe of {site}: {why}"):
+        raise RunnerError(f"site {site} cannot be probed: {why}", hint="runner doctor")
+    if told["outcome"] != "probed":
+        raise RunnerError(f"a job of site {site} would not be started: {why}", hint=f"runner doctor --probe {site}")
+    if set(told["uids"]) != {Identity.of(user).uid} or any(told["capabilities"].values()) or not told["no_new_privs"]:
+        raise RunnerError(f"a job of site {site} would be wrong", hint=f"runner doctor --probe {site}")
+    for warning in told["warnings"]:
+        context.say(f"site {site}: {warning}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -106,9 +107,10 @@ def test_a_site_is_taken_over_with_its_drop_in_and_given_back(legacy: Host) -> N
 def test_killed_on_the_way_it_is_finished_or_undone_and_the_request_runs_once(
     legacy: Host, number: int, mark: str, call: str
 ) -> None:
+    is_marked = shlex.quote(f"grep -qs {shlex.quote(mark)} {JOURNAL}")
     legacy.check(f"""
         runner migrate-site gamma --yes >/dev/null 2>&1 & pid=$!
-        wait_for "grep -qs '{mark}' {JOURNAL}"
+        wait_for {is_marked}
         kill -KILL $pid || :
         wait $pid || :
     """)
