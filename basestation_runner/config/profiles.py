@@ -8,11 +8,12 @@ from typing import Annotated
 from attrs import Factory, field, fields_dict, frozen
 
 from basestation_runner.config import rules
-from basestation_runner.config.document import Document, Source, Steps, parse
+from basestation_runner.config.document import Document, Source, parse
 from basestation_runner.config.faults import ConfigErrors, Fault
 from basestation_runner.config.model import Application
 from basestation_runner.config.nested import fields_of, guess
 from basestation_runner.config.parts import Host, conflicts
+from basestation_runner.config.places import Steps
 from basestation_runner.config.rules import RuleError
 from basestation_runner.config.structure import structured
 
