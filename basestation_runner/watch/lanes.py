@@ -180,7 +180,6 @@ class Lanes:
                 result = task.work()
             except Exception as caught:  # noqa: BLE001 - it is the task's owner's
                 error = caught
-            task.lane.since = None  # it is not late, however long it takes the loop to hear of it
             try:
                 self._loop.call_soon_threadsafe(self._finish, task, result, error)
             except RuntimeError:  # the loop is closed: this process is about to end
