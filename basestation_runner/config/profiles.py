@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files as package_files
+from pathlib import Path
 from typing import Annotated
 
 from attrs import Factory, field, fields_dict, frozen
@@ -53,7 +53,7 @@ class Profiles:
 @cache
 def builtin_profiles() -> Profiles:
     faults: list[Fault] = []
-    text = package_files(__package__).joinpath(BUILTIN).read_bytes()
+    text = Path(__file__).with_name(BUILTIN).read_bytes()  # importlib.resources would load much for this one file
     profiles = _profiles(parse(Source(BUILTIN, text)), {}, faults)
     if faults:
         raise ConfigErrors(faults)
