@@ -165,3 +165,43 @@ def test_usual_files_need_no_parser(text: str) -> None:
     found = simple.read(text, OF_A_FILE)
     assert found is not None
     require_same(text, found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# only a remark\n",
+        " a: b\n",
+        "- a\n",
+        "a\n",
+        "a:\n",
+        "a:\nb: c\n",
+        "a:\n  b:\nc: d\n",
+        "a: b\n  c\n",
+        "a: b\n  c: d\n",
+        "a:\n    b: c\n  d: e\n",
+        "a:\n  - b\n  c: d\n",
+        "a:\n  b: c\n  - d\n",
+        "a:\n- - b\n",
+        "a: b: c\n",
+        "a: 'b'#c\n",
+        "a: [b]#c\n",
+        "a: 'it''s'\n",
+        "a: b\na: c\n",
+        "a: {b: c, b: d}\n",
+        "a: [b\n",
+        "a: [[b]]\n",
+        "5: a\n",
+        "a: {5: b}\n",
+        "<<: a\n",
+        "a: b\r\n",
+        "a:\tb\n",
+        "---\n---\na: b\n",
+        "a: b\n---\n",
+        "a: b\n...\n",
+        "%YAML 1.1\n---\na: b\n",
+    ],
+)
+def test_what_is_rare_or_wrong_or_hard_to_tell_is_left_to_the_parser(text: str) -> None:
+    assert simple.read(text, OF_A_FILE) is None
