@@ -47,8 +47,8 @@ def privexec(
 
     Runs with exactly CAP_SETUID and CAP_SETGID, or with none for sites of its own account.
     """
-    from basestation_runner.privexec.daemon import run
     from basestation_runner.privexec.options import HelperOptions
+    from basestation_runner.privexec.start import run
 
     return run(
         HelperOptions(

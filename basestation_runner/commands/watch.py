@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +27,8 @@ class ListeningAddress(click.ParamType["Address"]):
         return "unix:PATH|127.0.0.1:PORT"
 
     def convert(self, value: str | Address, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        import ipaddress
+
         from basestation_runner.watch.web import Address
 
         if isinstance(value, Address):
@@ -105,8 +106,8 @@ def watch(
 
     Needs no privilege: `runner privexec` starts the jobs.
     """
-    from basestation_runner.watch.daemon import run
     from basestation_runner.watch.options import WatchOptions
+    from basestation_runner.watch.start import run
 
     return run(
         WatchOptions(

@@ -80,7 +80,8 @@ def of_lines(text: str) -> Additions:
     if len(encoded) > MAX_BYTES:
         raise AdditionsError(f"its lines after the first are longer than {MAX_BYTES >> 10} KiB")
     # Most requests have one line, and most watchers never need the parser.
-    from basestation_runner.config.document import Bounds, Source, parse  # noqa: PLC0415
+    from basestation_runner.config.document import Source, parse  # noqa: PLC0415
+    from basestation_runner.config.places import Bounds  # noqa: PLC0415
 
     bounds = Bounds(line=MAX_LINE, depth=MAX_DEPTH, nodes=MAX_NODES, may_repeat=False)
     try:

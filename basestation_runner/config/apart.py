@@ -9,14 +9,18 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from basestation_runner import errors, processes, program, trust
-from basestation_runner.config.model import Config
 from basestation_runner.errors import RunnerError, TemporaryError
+
+if TYPE_CHECKING:
+    from basestation_runner.config.model import Config
 
 Text = tuple[str, bytes]
 """The name that a file's faults carry, and its content."""
+Texts = tuple[Text, Text | None]
+"""Of the sites, and of the applications if they have a file."""
 
 _STDIN: Final = 0
 _STDOUT: Final = 1
@@ -33,19 +37,47 @@ def read(path: Path) -> Text:
         raise RunnerError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
-def load(sites: Text, applications: Text | None, *, privileged: bool = False) -> Config:
-    """Return the files' Config. Raises ConfigErrors with every fault of both, or RunnerError.
+def load(sites: Text, applications: Text | None) -> "Config":
+    """Return the files' Config. Raises ConfigErrors with every fault of both, or RunnerError."""
+    with begin(sites, applications) as parsing:
+        return parsing.config()
+
+
+def begin(sites: Text, applications: Text | None, *, privileged: bool = False) -> "Parsing":
+    """Have files parsed from now on. Raises RunnerError when there is no room for it now.
 
     The standard descriptors must be open. `privileged`: this process has capabilities.
     """
     task = (sites, applications)
-    pid, reader = fork(_parse, task) if privileged else start(program.PARSE_CONFIG, task)
-    with os.fdopen(reader, "rb") as answer:
-        data = answer.read()
-    found = result(pid, data)
-    if isinstance(found, Config):
+    return Parsing(*(fork(_parse, task) if privileged else start(program.PARSE_CONFIG, task)))
+
+
+class Parsing:
+    """Files that are being parsed. As a context manager it leaves no process behind."""
+
+    def __init__(self, pid: int, reader: int) -> None:
+        """Take that process's pid and the descriptor of its answer."""
+        self._pid: Final = pid
+        self._answer: Final = os.fdopen(reader, "rb")
+        self._has_ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answer.close()
+        if not self._has_ended:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def config(self) -> "Config":
+        """Wait for the files' Config and return it. Raises ConfigErrors with every fault of both, or RunnerError."""
+        data = self._answer.read()
+        self._has_ended = True
+        found: Config | RunnerError = result(self._pid, data)
+        if isinstance(found, RunnerError):
+            raise found
         return found
-    raise found
 
 
 def start(part: str, task: object) -> tuple[int, int]:

@@ -164,7 +164,7 @@ class Config:
     def _digest(self, site: Site) -> str:
         effective = {
             "site": asdict(site),
-            "applications": [asdict(self.applications[name]) for name in site.applications],
+            "applications": {name: self.revision(name) for name in site.applications},
             "default_application": self.default_application,
             "host": asdict(self.host),
         }

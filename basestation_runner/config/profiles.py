@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files as package_files
+from pathlib import Path
 from typing import Annotated
 
 from attrs import Factory, field, fields_dict, frozen
 
 from basestation_runner.config import rules
-from basestation_runner.config.document import Document, Source, Steps, parse
+from basestation_runner.config.document import Document, Source, parse
 from basestation_runner.config.faults import ConfigErrors, Fault
 from basestation_runner.config.model import Application
 from basestation_runner.config.nested import fields_of, guess
 from basestation_runner.config.parts import Host, conflicts
+from basestation_runner.config.places import Steps
 from basestation_runner.config.rules import RuleError
 from basestation_runner.config.structure import structured
 
@@ -52,7 +53,7 @@ class Profiles:
 @cache
 def builtin_profiles() -> Profiles:
     faults: list[Fault] = []
-    text = package_files(__package__).joinpath(BUILTIN).read_bytes()
+    text = Path(__file__).with_name(BUILTIN).read_bytes()  # importlib.resources would load much for this one file
     profiles = _profiles(parse(Source(BUILTIN, text)), {}, faults)
     if faults:
         raise ConfigErrors(faults)

@@ -6,9 +6,10 @@ from posixpath import dirname
 from attrs import evolve
 
 from basestation_runner.config import rules
-from basestation_runner.config.document import Document, Steps
+from basestation_runner.config.document import Document
 from basestation_runner.config.faults import Fault
 from basestation_runner.config.model import Site, conflicts
+from basestation_runner.config.places import Steps
 from basestation_runner.config.profiles import Profiles, located, undefined
 from basestation_runner.config.rules import ALL, RuleError
 from basestation_runner.config.structure import structured

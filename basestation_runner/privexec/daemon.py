@@ -1,23 +1,20 @@
-"""`runner privexec`: from the command line to a helper that serves, and to its end. Jobs outlive it."""
+"""`runner privexec`: from its first steps to a helper that serves, and to its end. Jobs outlive it."""
 
-import resource
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from signal import SIG_DFL, SIG_SETMASK, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, pthread_sigmask, signal
+from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
 from typing import Final
 
 import structlog
 
-from basestation_runner import logs, nss, processes, proctitle, trust
-from basestation_runner.config import apart
-from basestation_runner.config.location import applications_path
+from basestation_runner import logs, nss, trust
+from basestation_runner.config.apart import Parsing
 from basestation_runner.config.model import Config, Site, changed
 from basestation_runner.errors import EXIT_OK, RunnerError, TemporaryError
 from basestation_runner.privexec import accounts, support
 from basestation_runner.privexec.accounts import Caller
-from basestation_runner.privexec.capabilities import secure_helper
 from basestation_runner.privexec.cgroups import Cgroups, delegated_root
 from basestation_runner.privexec.claims import Claims
 from basestation_runner.privexec.forks import Forks
@@ -27,9 +24,10 @@ from basestation_runner.privexec.loop import Loop
 from basestation_runner.privexec.options import HelperOptions
 from basestation_runner.privexec.order import NotNowError, RefusedError
 from basestation_runner.privexec.probes import Probes
-from basestation_runner.privexec.reload import Reload, Texts
+from basestation_runner.privexec.reload import Reload
 from basestation_runner.privexec.requests import Requests
 from basestation_runner.privexec.server import Server, hold
+from basestation_runner.privexec.start import texts
 from basestation_runner.systemd import Notifier
 
 _ACCOUNT_PATIENCE: Final = 60.0  # seconds; directory services come up late
@@ -42,19 +40,15 @@ _PRUNING_INTERVAL: Final = 24 * 3600.0  # seconds
 log = structlog.get_logger()
 
 
-def run(options: HelperOptions) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit status. Raises RunnerError when the helper must not start."""
-    processes.occupy_standard_descriptors()
-    notifier = Notifier()
+def run(options: HelperOptions, forks: Forks, parsing: Parsing, notifier: Notifier, *, changes: bool) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit status. Raises RunnerError when the helper must not start.
+
+    `changes`: it has the capabilities to change identity.
+    """
     log_file = logs.configure(
         name="runner-privexec", path=options.base_log, fmt=options.log_format, debug=options.debug
     )
-    proctitle.set_title("runner-privexec")
-    _hear_signals()
-    _raise_descriptor_limit()
-    forks = _fork_server()
-    changes = secure_helper()
-    config = _config(options, privileged=changes)
+    config = parsing.config()
     if changes:
         trust.check_program()
     caller = accounts.caller(changes=changes, watcher_user=options.watcher_user)
@@ -75,7 +69,7 @@ def run(options: HelperOptions) -> int:
     table.adopt()
     forks.begin(events, Post(caller, claims, str(options.cache_dir)), on_lost)
 
-    read = partial(_texts, options, privileged=changes)
+    read = partial(texts, options, privileged=changes)
     reload = Reload(events, read, caller, lambda new: _use(new, requests, cgroups))
     requests = Requests(config, table, events, reload.ask, probes=Probes(events, forks, cgroups), missing=missing)
     server = Server(events, requests.take, caller.watcher_uid)
@@ -126,38 +120,6 @@ def run(options: HelperOptions) -> int:
 def _hangup(log_file: logs.LogFile, reload: Reload) -> None:
     log_file.reopen_if_rotated()
     reload.ask()
-
-
-def _fork_server() -> Forks:
-    try:
-        return Forks()
-    except OSError as error:
-        raise TemporaryError(f"the fork server cannot be started: {error.strerror}") from error
-
-
-def _hear_signals() -> None:
-    """Undo what whoever started us has ignored or blocked: keepers could not be waited for, their alarms not ring."""
-    for number in (SIGCHLD, SIGALRM):
-        signal(number, SIG_DFL)
-    pthread_sigmask(SIG_SETMASK, ())
-
-
-def _config(options: HelperOptions, *, privileged: bool) -> Config:
-    """Read the helper's own copy of the configuration."""
-    return apart.load(*_texts(options, privileged=privileged), privileged=privileged)
-
-
-def _texts(options: HelperOptions, *, privileged: bool) -> Texts:
-    """Return what is in the configuration's files, which root alone must be able to write. Raises RunnerError."""
-
-    def text(path: Path) -> apart.Text:
-        try:
-            return str(path), trust.read_config(str(path), privileged=privileged)
-        except OSError as error:
-            raise RunnerError(f"it cannot be read: {error.strerror}", where=str(path)) from error
-
-    applications = applications_path(options.applications_config)
-    return text(options.sites_config), text(applications) if applications else None
 
 
 def _check_accounts(config: Config, caller: Caller) -> None:
@@ -217,12 +179,6 @@ def _prepare(groups: Cgroups, sites: Iterable[Site]) -> None:
         warning = groups.prepare(site)
         if warning is not None:
             log.warning(warning, site=site.name)
-
-
-def _raise_descriptor_limit() -> None:
-    """Take what the unit allows, for the fork server too: each job needs descriptors. Jobs get limits of their own."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _repeat(events: Loop, seconds: float | None, action: Callable[[], object]) -> None:

@@ -31,14 +31,13 @@ _READ_BYTES: Final = 1 << 16
 log = structlog.get_logger()
 
 Answer = Callable[[protocol.Message], None]
-Texts = tuple[apart.Text, apart.Text | None]
 
 
 class Reload:
     """Reads the configuration anew, once at a time; who asks while that goes on has it read once more."""
 
     def __init__(
-        self, events: Loop, read: Callable[[], Texts], caller: Caller, apply: Callable[[Config], dict[str, Any]]
+        self, events: Loop, read: Callable[[], apart.Texts], caller: Caller, apply: Callable[[Config], dict[str, Any]]
     ) -> None:
         """`read` returns the files' content, or raises RunnerError; `apply` goes by a Config and says what changed."""
         self._loop = events

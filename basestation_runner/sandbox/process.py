@@ -4,6 +4,8 @@ What it writes to stderr and to its notify socket is read as it comes, by one th
 by sleeping and a daemon never waits for its reader.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import select
@@ -24,6 +26,7 @@ from basestation_runner.nss import Account
 
 _TAIL_LINES: Final = 15
 _LOOK: Final = 0.002
+_LOG_BYTES: Final = 1 << 20  # that may wait for the reader: a daemon waits a moment for room, then counts lines as lost
 _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 Event = Mapping[str, Any]
@@ -78,6 +81,8 @@ class Daemon:
         assert output is not None  # noqa: S101 - what stdout=PIPE means
         self._output: Final = output
         os.set_blocking(output.fileno(), False)
+        with contextlib.suppress(OSError):  # not everybody may have so much
+            fcntl.fcntl(output.fileno(), fcntl.F_SETPIPE_SZ, _LOG_BYTES)
         arguments = (output.fileno(),)
         self._reader: Final = threading.Thread(target=self._read, args=arguments, name=f"reader of {name}", daemon=True)
         self._reader.start()

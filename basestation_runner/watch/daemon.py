@@ -1,65 +1,36 @@
-"""`runner watch` as a process: what it may be, signals, logs, systemd, and the loop that everything runs on."""
+"""`runner watch` as a process: signals, logs, systemd, and the loop that everything runs on."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from basestation_runner import logs, processes, proctitle
-from basestation_runner.errors import EXIT_OK, RunnerError
-from basestation_runner.systemd import Notifier
-from basestation_runner.watch.reload import load
+from basestation_runner import logs, proctitle
+from basestation_runner.errors import EXIT_OK
 from basestation_runner.watch.watcher import Watcher
 
 if TYPE_CHECKING:
+    from basestation_runner.config.apart import Parsing
     from basestation_runner.config.model import Config
     from basestation_runner.logs import LogFile
+    from basestation_runner.systemd import Notifier
     from basestation_runner.watch.options import WatchOptions
 
-UMASK: Final = 0o007
 LOGS_CHECKED_EVERY: Final = 60.0
-_CAPABILITIES: Final = ("CapPrm", "CapEff", "CapAmb")
 
 
-def run(options: WatchOptions) -> int:
+def run(options: WatchOptions, parsing: Parsing, notifier: Notifier) -> int:
     """Serve all sites until SIGTERM or SIGINT; return the exit status. Raises RunnerError."""
-    refuse_privilege()
-    processes.occupy_standard_descriptors()
-    notifier = Notifier()
-    os.umask(UMASK)
-    _raise_descriptor_limit()
     log_file = logs.configure(
         name=proctitle.WATCHER, path=options.base_log, fmt=options.log_format, debug=options.debug
     )
-    config = load(options.sites_config, options.applications_config)
+    config = parsing.config()
     proctitle.set_title(proctitle.WATCHER)
     asyncio.run(_serve(options, config, notifier, log_file))
     return EXIT_OK
-
-
-def refuse_privilege() -> None:
-    """The watcher reads what others write: it must have nothing to lose. Raises RunnerError."""
-    if 0 in os.getresuid():
-        raise RunnerError("runner watch does not run as root", hint="start it as its own account, baserunner")
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    if any(int(fields[name], 16) for name in _CAPABILITIES):
-        raise RunnerError(
-            "runner watch must have no capabilities",
-            hint="start it without AmbientCapabilities and file capabilities; only runner privexec needs them",
-        )
-
-
-def _raise_descriptor_limit() -> None:
-    """Take what the unit allows: each site has its own inotify instance, and a hung one holds what it has open."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(options: WatchOptions, config: Config, notifier: Notifier, log_file: LogFile) -> None:

@@ -103,6 +103,7 @@ class Lanes:
         self._threads = 0
         self._idle = 0
         self._held: set[Lane] = set()
+        self._fallen: set[Lane] = set()  # of those that are held
 
     def lane(self, *, on_hung: Callable[[str], None], on_late: Callable[[Any], None]) -> Lane:
         """Make a lane. When it falls, `on_hung` gets what it was waiting for; `on_late` gets the late result."""
@@ -125,7 +126,7 @@ class Lanes:
 
     @property
     def _most_threads(self) -> int:
-        fallen = sum(lane.has_fallen for lane in self._held)
+        fallen = len(self._fallen)
         return self._kept + fallen + min(MOST_SLOW, len(self._held) - fallen)
 
     def _staff(self) -> None:
@@ -153,6 +154,8 @@ class Lanes:
                 self._held.add(lane)
             if now - since >= self._deadline:
                 self._watched.remove(lane)
+                with self._guard:
+                    self._fallen.add(lane)
                 lane.abandon()
                 lane.on_hung(lane.doing)
         self._staff()
@@ -187,5 +190,6 @@ class Lanes:
         self._watched.discard(task.lane)
         with self._guard:
             self._held.discard(task.lane)
+            self._fallen.discard(task.lane)
         self._dismiss()
         task.lane.finish(task, result, error)

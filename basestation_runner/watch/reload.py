@@ -11,11 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from basestation_runner import nss
-from basestation_runner.config import apart
 from basestation_runner.config.faults import sentences
-from basestation_runner.config.location import applications_path
 from basestation_runner.config.model import changed
 from basestation_runner.errors import RunnerError
+from basestation_runner.watch import start
 from basestation_runner.watch.errands import HungError
 from basestation_runner.watch.rundir import NotReadyError, has_group, needs_restart, owner
 
@@ -39,8 +38,8 @@ NAME_SERVICE: Final = "the name service"
 
 def load(sites: Path, applications: Path | None) -> Config:
     """Return what the files say, or the built-in profiles where no file is. Raises ConfigErrors or RunnerError."""
-    applications = applications_path(applications)
-    return apart.load(apart.read(sites), apart.read(applications) if applications else None)
+    with start.begin(sites, applications) as parsing:
+        return parsing.config()
 
 
 class Reload:

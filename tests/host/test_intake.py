@@ -31,6 +31,8 @@ from basestation_runner.watch import watcher
 watcher.Timing = functools.partial(watcher.Timing, recheck=0.3, hung=0.5, pause=0.02, settle=0.2, first_wait=0.05)
 """
 """The look each minute comes three times a second, and what hangs is given up after half a second."""
+LOOKS: Final = 8
+"""At a daemon, one soon after the other, that must show the same before it counts as at rest."""
 
 
 @pytest.fixture
@@ -243,7 +245,7 @@ def test_at_the_descriptor_limit_nothing_is_lost_and_nothing_spins(
     watcher = start(installation)
     drop(installation, alpha, "0.run", 0)
     ended(watcher, alpha, 1)
-    descriptors = {int(path.name) for path in Path(f"/proc/{watcher.pid}/fd").iterdir()}
+    descriptors = descriptors_at_rest(watcher)
     lowest_free = min(set(range(max(descriptors) + 2)) - descriptors)
     limit_descriptors(installation, watcher, lowest_free)
     paths = [drop(installation, site, f"{number}.run", number) for site in (alpha, beta) for number in range(1, 4)]
@@ -259,6 +261,18 @@ def test_at_the_descriptor_limit_nothing_is_lost_and_nothing_spins(
     ended(watcher, alpha, 4)
     ended(watcher, beta, 3)
     assert (runs(watcher, alpha), runs(watcher, beta)) == (4, 3)
+
+
+def descriptors_at_rest(daemon: Daemon) -> set[int]:
+    """Return which descriptors a daemon has open when it does nothing, some looks long."""
+    looks: list[tuple[int, set[int]]] = []
+
+    def is_at_rest() -> bool:
+        looks.append((wake_ups(daemon), {int(path.name) for path in Path(f"/proc/{daemon.pid}/fd").iterdir()}))
+        return len(looks) > LOOKS and all(look == looks[-1] for look in looks[-LOOKS:])
+
+    until(is_at_rest, "it to rest")
+    return looks[-1][1]
 
 
 def limit_descriptors(installation: Installation, daemon: Daemon, most: int) -> None:

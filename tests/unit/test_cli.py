@@ -112,6 +112,28 @@ sys.exit(f"loaded: {{loaded}}" if loaded else status)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_asking_for_the_version_alone_loads_no_command_line() -> None:
+    program = """
+import sys
+from basestation_runner.__main__ import main
+sys.argv = ["runner", "--version"]
+status = main()
+sys.exit("click is loaded" if "click" in sys.modules else status)
+"""
+    done = run([sys.executable, "-c", program])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(SAME_PROGRAM["the package"], "--debug", "--version").stdout
+
+
+def test_a_version_that_cannot_be_written_is_a_fault() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*SAME_PROGRAM["the package"], "--version"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 70
+    assert b"No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_a_commands_own_help_needs_no_daemons_libraries(name: str) -> None:
     blocked = "\n".join(f"sys.modules[{module!r}] = None" for module in (*HEAVY, "asyncore"))
@@ -204,12 +226,13 @@ def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFix
     assert "Error: " in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough_is_not_an_internal_error() -> None:
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_a_reader_that_has_had_enough_is_not_an_internal_error(argument: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = subprocess.run(
-            [*SAME_PROGRAM["the package"], "--help"], stdout=writing, stderr=subprocess.PIPE, check=False
+            [*SAME_PROGRAM["the package"], argument], stdout=writing, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(writing)
@@ -226,7 +249,7 @@ def test_a_shell_can_complete_commands() -> None:
 
 def test_the_existing_daemons_spellings_work(options_of: Callable[..., dict[str, object]]) -> None:
     watch = options_of(
-        "basestation_runner.watch.daemon",
+        "basestation_runner.watch.start",
         "watch",
         "--sites_config=/a",
         "--priv_exec_socket=/b",
@@ -239,12 +262,12 @@ def test_the_existing_daemons_spellings_work(options_of: Callable[..., dict[str,
         Path("/c"),
         Path("/d"),
     ]
-    helper = options_of("basestation_runner.privexec.daemon", "privexec", "--cgroup_root=/e", "--sites_config", "/f")
+    helper = options_of("basestation_runner.privexec.start", "privexec", "--cgroup_root=/e", "--sites_config", "/f")
     assert (helper["cgroup_root"], helper["sites_config"]) == (Path("/e"), Path("/f"))
 
 
 def test_defaults_are_the_installed_paths(options_of: Callable[..., dict[str, object]]) -> None:
-    assert options_of("basestation_runner.watch.daemon", "watch") == {
+    assert options_of("basestation_runner.watch.start", "watch") == {
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
         "priv_exec_socket": Path("/run/baserunner/priv_exec.sock"),
@@ -261,7 +284,7 @@ def test_defaults_are_the_installed_paths(options_of: Callable[..., dict[str, ob
         "http": None,
         "debug": False,
     }
-    assert options_of("basestation_runner.privexec.daemon", "--debug", "privexec") == {
+    assert options_of("basestation_runner.privexec.start", "--debug", "privexec") == {
         "sites_config": Path("/etc/baserunner/sites.yaml"),
         "applications_config": None,
         "priv_exec_socket": Path("/run/baserunner/priv_exec.sock"),
@@ -285,7 +308,7 @@ def test_the_default_profiles_are_taken_only_where_they_exist(monkeypatch: pytes
 def test_profiles_that_were_asked_for_are_never_silently_left_out(
     options_of: Callable[..., dict[str, object]],
 ) -> None:
-    given = options_of("basestation_runner.watch.daemon", "watch", "--applications-config", "/nowhere/a.yaml")
+    given = options_of("basestation_runner.watch.start", "watch", "--applications-config", "/nowhere/a.yaml")
     assert given["applications_config"] == Path("/nowhere/a.yaml")
 
 
@@ -293,7 +316,7 @@ def test_relative_paths_are_taken_from_the_working_directory(
     options_of: Callable[..., dict[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert options_of("basestation_runner.watch.daemon", "watch", "--state-dir", "s")["state_dir"] == tmp_path / "s"
+    assert options_of("basestation_runner.watch.start", "watch", "--state-dir", "s")["state_dir"] == tmp_path / "s"
 
 
 def test_an_empty_path_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,13 +33,19 @@ ROOT = Path(__file__).parents[2]
 
 # Everything is imported before the privileges go: afterwards the program's files may be out of reach.
 DRIVER = """
-import os, sys
+import contextlib, os, sys
 sys.path.insert(0, sys.argv.pop(1))
-import basestation_runner.commands.watch, basestation_runner.watch.daemon
+import basestation_runner.commands.watch, basestation_runner.watch.daemon, basestation_runner.watch.start
 from basestation_runner import cli
 from basestation_runner.config import apart, load
 from basestation_runner.watch import inbox, ledger
-apart.load = lambda *texts: load.load_sources(*(text and load.Source(*text) for text in texts))
+
+class Here(contextlib.nullcontext):
+    def __init__(self, *texts):
+        super().__init__(self)
+        self.config = lambda: load.load_sources(*(text and load.Source(*text) for text in texts))
+
+apart.begin = Here
 if os.geteuid() == 0 and not os.environ.pop("STAY_ROOT", None):
     os.setgroups([])
     os.setresgid(*[65534] * 3)
@@ -358,7 +364,7 @@ def test_it_does_not_run_as_root(process: Process) -> None:
 def test_it_does_not_run_with_capabilities() -> None:
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+setuid"]
     command += ["--ambient-caps=+setuid", sys.executable, "-c"]
-    code = "from basestation_runner.watch.daemon import refuse_privilege; refuse_privilege()"
+    code = "from basestation_runner.watch.start import refuse_privilege; refuse_privilege()"
     done = subprocess.run([*command, code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "runner watch must have no capabilities" in done.stderr
 

@@ -65,6 +65,13 @@ def test_a_process_that_fails_is_a_fault_with_its_words_on_stderr(
     assert "no memory" in capfd.readouterr().err
 
 
+def test_whoever_does_not_wait_for_an_answer_leaves_no_process_behind() -> None:
+    with apart.begin(("sites.yaml", SITES), None) as parsing:
+        assert Path(f"/proc/{parsing._pid}").exists()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(parsing._pid, 0)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match=r"sites.yaml: cannot be read: No such file"):
         apart.read(tmp_path / "sites.yaml")

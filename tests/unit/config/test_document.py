@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from basestation_runner.config.document import MAX_BYTES, MAX_DEPTH, MAX_LINE, MAX_NODES, Document, Source, parse
+from basestation_runner.config.document import MAX_BYTES, Document, Source, parse
 from basestation_runner.config.faults import ConfigErrors
+from basestation_runner.config.places import MAX_DEPTH, MAX_LINE, MAX_NODES
 
 
 def read(text: str) -> Document:
