@@ -201,7 +201,7 @@ def test_logs_that_are_rotated_while_jobs_run_have_every_line_once(host: Host) -
             chmod 660 $file.new; mv $file.new $file
           done
           logrotate -f /etc/logrotate.d/basestation-runner
-          wait_for '[[ -e {WATCHER_LOG} && -e {HELPER_LOG} ]]'
+          wait_for '[[ -e {WATCHER_LOG} && -e {HELPER_LOG} ]]' || exit
         done
         wait_for '(($(grep -c "^job " /home/beta/missions/many/log) == {rotations * each}))'
     """)

@@ -20,6 +20,7 @@ def hang(unit: str) -> str:
     """Return the script that stops a daemon from running until its unit, which is watched closely, starts it again."""
     drop_in = f"/run/systemd/system/{unit}.service.d"
     return f"""
+        set -e
         before=$(main_pid {unit})
         mkdir -p {drop_in}; printf '{IMPATIENT.encode("unicode_escape").decode()}' >{drop_in}/impatient.conf
         systemctl daemon-reload; systemctl restart {unit}; wait_for "active {unit} $before"
