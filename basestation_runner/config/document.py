@@ -1,7 +1,6 @@
 """One YAML 1.2 document, read with the position of every key and value, and bounded in size, depth and node count.
 
-`no` is a text, `010` is ten, nothing is a date. What most files keep to is read without a parser of the whole of YAML,
-which costs much to load and to run.
+`no` is a text, `010` is ten, nothing is a date.
 """
 
 import re
@@ -9,7 +8,7 @@ from typing import Any, NoReturn
 
 from attrs import field, frozen
 
-from basestation_runner.config import simple
+from basestation_runner.config import events
 from basestation_runner.config.faults import ConfigErrors, Fault, dotted
 from basestation_runner.config.places import OF_A_FILE, Bounds, Place, Position, Steps, inside
 
@@ -60,10 +59,6 @@ def parse(source: Source, bounds: Bounds = OF_A_FILE) -> Document:
     if max(lengths) > bounds.line:
         at = (lengths.index(max(lengths)) + 1, 1)
         _refuse(source.path, at, "the line is too long", f"at most {bounds.line} characters")
-    if (found := simple.read(text, bounds)) is not None:
-        return Document(source.path, *found, lengths, ())
-    from basestation_runner.config import events  # noqa: PLC0415 - the parser
-
     data, place, faults = events.read(source.path, text, lengths, bounds)
     return Document(source.path, data, place, lengths, faults)
 

@@ -1,4 +1,4 @@
-"""What is read from a document, whichever way: values, where they stand, and how much of them there may be."""
+"""What is read from a document: values, where they stand, and how much of them there may be."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Final
 from attrs import evolve, frozen
 
 from basestation_runner import protocol, runfile
-from basestation_runner.config import events, simple
 from basestation_runner.config.additions import of_data
 from basestation_runner.config.load import ConfigErrors, Source, load_sources
-from basestation_runner.config.places import OF_A_FILE
 from tests.fuzz.bounds import bounded
 
 if TYPE_CHECKING:
@@ -396,20 +394,10 @@ def check_config(sites: bytes, applications: bytes) -> bool:
             assert 1 <= fault.column <= len(lines[fault.file][fault.line - 1]) + 1
             assert str(fault).isprintable()
         return False
-    for content in files.values():
-        _require_read_alike(content)
     assert config.sites
     assert all(len(config.digest(name)) == 64 for name in config.sites)
     assert all(_is_known(config, name) for name in config.sites)
     return True
-
-
-def _require_read_alike(content: bytes) -> None:
-    """What is read without a parser of the whole of YAML is what that finds."""
-    text = content.decode().removeprefix("\ufeff")
-    if (found := simple.read(text, OF_A_FILE)) is not None:
-        lengths = tuple(map(len, text.removesuffix("\n").split("\n")))
-        assert (*found, ()) == events.read("f", text, lengths, OF_A_FILE)
 
 
 def _is_known(config: Config, name: str) -> bool:

@@ -107,13 +107,11 @@ def test_the_first_few_of_many_mistakes_are_told_in_one_short_line() -> None:
     assert len(told) < 500
 
 
-def test_a_request_of_one_line_or_of_simple_ones_needs_no_yaml_parser() -> None:
+def test_a_request_of_one_line_needs_no_yaml_parser() -> None:
     script = f"""
 import sys
 from basestation_runner import runfile
 runfile.parse({(FIRST + chr(10)).encode()!r})
-assert "basestation_runner.config.document" not in sys.modules
-assert runfile.parse({f"{FIRST}{chr(10)}tasks: 2{chr(10)}groups: [a, 5]".encode()!r}).additions.tasks == 2
 assert "ruamel.yaml" not in sys.modules
 runfile.parse({(FIRST + ALL).encode()!r})
 assert "ruamel.yaml" in sys.modules
