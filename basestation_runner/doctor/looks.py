@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from basestation_runner import protocol, syscalls, trust
 from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Identity, may_use, process_status
 from basestation_runner.config.probes import Unseen
+from basestation_runner.doctor import units
 from basestation_runner.doctor.facts import Cgroups, Directory, Ledger, Lock, Process, Socket, System
 from basestation_runner.errors import RunnerError
 from basestation_runner.watch import lockfile
@@ -222,11 +223,16 @@ def look_at_lock(rundir: str) -> Lock | Unseen | None:
 
 
 def _unit_of(pid: int) -> str:
-    """Return the unit that a process is of, "" if it is of none."""
+    """Return the service whose main process this is; "" if it is none's.
+
+    Accounts name cgroups below their own user manager's as they like. Above such a one, and in no other, is a unit that
+    is no slice.
+    """
     with suppress(OSError):
         for line in (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines():
-            last = line.rpartition("/")[2]
-            if last.endswith(".service"):
+            *above, last = line.split(":", 2)[-1].strip("/").split("/")
+            is_the_systems = last.endswith(".service") and all(name.endswith(".slice") for name in above)
+            if is_the_systems and units.main_process(last) == pid:
                 return last
     return ""
 

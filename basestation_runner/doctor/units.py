@@ -113,6 +113,15 @@ def look() -> Systemd | None:
     return Systemd(int(said[1]) if said else None, units)
 
 
+def main_process(unit: str) -> int | None:
+    """Return the pid of a service's main process; None if it has none, or systemd does not say."""
+    if not BOOTED.is_dir():
+        return None
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        return int(_systemctl("show", "--property=MainPID", "--value", "--", unit)) or None
+    return None
+
+
 def _unit(said: Mapping[str, str], text: str | None) -> Unit:
     name, drop_ins = said["Id"], said.get("DropInPaths", "").split()
     fragment = said.get("FragmentPath", "")

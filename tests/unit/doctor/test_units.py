@@ -80,6 +80,10 @@ if [ "$1" = --version ]; then
   echo "systemd 252 (252.39-1~deb12u1)"
   exit
 fi
+if [ "$3" = --value ]; then
+  [ "$5" = of.service ] && echo 4242 || echo 0
+  exit
+fi
 shift 2
 for unit; do
   cat <<END
@@ -139,3 +143,19 @@ def test_without_systemd_nothing_is_asked(systemctl: Path, monkeypatch: pytest.M
     monkeypatch.setattr(units, "BOOTED", systemctl.parent / "gone")
     systemctl.unlink()
     assert units.look() is None
+
+
+@pytest.mark.usefixtures("systemctl")
+def test_systemd_says_which_process_is_a_units_main_one() -> None:
+    assert units.main_process("of.service") == 4242
+    assert units.main_process("without.service") is None
+
+
+def test_where_systemd_does_not_say_so_no_process_is_a_units(systemctl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemctl.write_text("#!/bin/sh\necho what\n")
+    assert units.main_process("of.service") is None
+    systemctl.unlink()
+    assert units.main_process("of.service") is None
+    systemctl.write_text("#!/bin/sh\necho 4242\n")
+    monkeypatch.setattr(units, "BOOTED", systemctl.parent / "gone")
+    assert units.main_process("of.service") is None
