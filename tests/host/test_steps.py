@@ -264,14 +264,37 @@ def test_a_job_that_is_cancelled_during_a_step_does_not_run_and_the_last_step_do
     assert (lines[0], lines[-1], len(lines)) == ("ready", "profile-post ", 3)
 
 
+CANCELLED: Final = """
+from basestation_runner.privexec.claims import Claims
+Claims.is_cancelled = lambda *_: True
+"""
+SEEN_LATE: Final = """
+from basestation_runner.privexec.ending import Ending
+Ending._is_wanted = lambda *_: False
+"""
+
+
 @pytest.mark.usefixtures("steps")
-def test_of_a_job_that_is_cancelled_before_its_first_step_nothing_runs(station: Station, site: Site) -> None:
-    prelude = "from basestation_runner.privexec.claims import Claims\nClaims.is_cancelled = lambda *_: True\n"
+def test_of_a_job_that_is_cancelled_while_its_child_is_on_its_way_nothing_runs(station: Station, site: Site) -> None:
+    prelude = f"import signal\n{CANCELLED}{HANGS.replace('StepPlan', 'JobPlan')}"  # it is killed before it can answer
     station.start(command=[str(launcher(station.installation, prelude))])
     job = order(station, site, "echo job")
     event = station.outcome(job)
-    assert (event["event"], event["reason"]) == ("temporary", "it was cancelled while it was being started")
+    assert (event["event"], event.get("reason")) == ("temporary", "it was cancelled while it was being started"), event
     assert not Path(job["log_file"]).exists() or log_of(job) == ""
+
+
+@pytest.mark.usefixtures("steps")
+def test_of_a_job_that_is_cancelled_when_its_child_waits_for_the_first_step_nothing_runs(
+    station: Station, site: Site
+) -> None:
+    station.start(command=[str(launcher(station.installation, CANCELLED + SEEN_LATE))])
+    job = order(station, site, "echo job")
+    record = station.run(job)
+    assert (record["cancelled"], record["not_run"]) == (True, "it was cancelled before it ran")
+    assert record["steps"] == []
+    (line,) = log_of(job).splitlines()
+    assert line.endswith(f"was not started: {record['not_run']}")
 
 
 def test_a_job_that_is_cancelled_while_it_runs_has_its_profiles_last_step_only(
