@@ -132,6 +132,25 @@ def test_units_are_read_from_where_systemd_says(systemctl: Path) -> None:
     assert found.units[UNITS["watcher"]].needs_reload
 
 
+def test_a_drop_in_that_another_of_its_name_hides_need_not_be_read(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = systemctl.parent
+    etc, run = folder / "etc", folder / "run"
+    monkeypatch.setattr(units, "_FOLDERS", (str(etc), str(run)))
+    systemctl.write_text(SYSTEMCTL.replace("@/$unit.conf", f"{etc}/$unit.d/same.conf").replace("@", str(folder)))
+    for name in NAMES:
+        for place in (etc, run):
+            (place / f"{name}.d").mkdir(parents=True)
+            (place / f"{name}.d" / "same.conf").touch()
+    (etc / f"{UNITS['helper']}.d" / "none.conf").symlink_to("/dev/null")
+    (run / f"{UNITS['watcher']}.d" / "other.conf").touch()
+    found = units.look()
+    assert isinstance(found, Systemd)
+    assert isinstance(found.units, dict)
+    assert [name for name in NAMES if found.units[name].needs_reload] == [UNITS["watcher"]]
+
+
 def test_a_systemd_that_fails_is_told(systemctl: Path) -> None:
     systemctl.write_text("#!/bin/sh\nexit 1\n")
     found = units.look()
