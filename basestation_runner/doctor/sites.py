@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 NOT_ASKED: Final = "not asked"
 """In place of a probe's outcome: the watcher has not passed the question on; `may_pass`: it may another time."""
+LEFT_OUT: Final = "left out"
+"""In place of a probe's outcome: there was no time left for it."""
 _MOUNT: Final = "/sys/fs/cgroup"
 
 
@@ -188,6 +190,8 @@ def _answered(facts: Facts, config: Config, name: str, answer: Mapping[str, Any]
     site = config.sites.get(name)
     if answer["outcome"] == NOT_ASKED and not facts.is_root and not answer["may_pass"]:
         yield skipped(f"site {name}: {answer['reason']}", AS_ROOT)
+    elif answer["outcome"] == LEFT_OUT:
+        yield skipped(f"it was not probed: {answer['reason']}", "runner doctor --probe SITE probes one", site=name)
     elif answer["outcome"] == NOT_ASKED or site is None:
         yield fault(f"it cannot be probed: {answer.get('reason') or 'it is not configured'}", site=name)
     elif answer["outcome"] != "probed":
