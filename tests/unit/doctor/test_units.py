@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basestation_runner import program
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor import units
 from basestation_runner.doctor.facts import SLICE, UNITS, Systemd
 from tests.unit.doctor.good import unit
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+TOP = Path(__file__).parents[3]
 NAMES = (*UNITS.values(), SLICE)
 HELPER = unit(UNITS["helper"])
 DROP_IN = "/etc/systemd/system/baserunner-exec.service.d/x.conf"
@@ -35,6 +35,20 @@ def test_a_unit_is_as_it_was_shipped(name: str) -> None:
 def test_a_clone_knows_the_units_that_are_shipped() -> None:
     assert units.shipped().keys() == set(NAMES)
     assert all(text == unit(name).shipped for name, text in units.shipped().items())
+
+
+def test_the_compiled_program_knows_the_units_from_where_its_build_puts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build compiles a copy of the source, and files beside a module stay beside it."""
+    build = (TOP / "packaging/nuitka/build").read_text().splitlines()
+    (copying,) = (line for line in build if line.startswith("cp ") and "packaging/systemd" in line)
+    module = tmp_path / "source" / Path(units.__file__).relative_to(TOP)
+    module.parent.mkdir(parents=True)
+    subprocess.run(["/bin/bash", "-euc", copying], env={"here": str(TOP), "work": str(tmp_path)}, check=True)
+    monkeypatch.setattr(units, "__file__", str(module))
+    monkeypatch.setattr(program, "COMPILED", True)
+    assert units.shipped() == {name: unit(name).shipped for name in NAMES}
 
 
 @given(st.sampled_from(NAMES), st.data())
