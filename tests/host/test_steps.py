@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from basestation_runner.sandbox.program import write_launcher
 from tests.host.helper_client import Gate, Station, launcher, parent_of
 from tests.patience import until
 
@@ -330,6 +332,27 @@ def test_steps_go_on_although_their_helper_was_killed_meanwhile(
         assert "ended with exit code 5" in record["not_run"]
     else:
         assert (record["exit_code"], record["steps"][-2]["exit_code"]) == (0, 5)
+
+
+def test_steps_go_on_although_the_whole_program_was_removed_meanwhile(
+    station: Station, site: Site, steps: Steps, gate: Gate
+) -> None:
+    """As `runner uninstall` does: it ends the daemons, and lets jobs go on."""
+    program = station.installation.program
+    folder = station.installation.top / "program"
+    lib = shutil.copytree(Path(program.command[0]).with_name("lib"), folder / "lib")
+    station.start(command=[str(write_launcher(folder / "runner", program.python, lib))])
+    job = order(station, site, f"echo waits; {gate.in_shell}; exit 5", steps.added)
+    station.start_job(job)
+    until(lambda: "waits" in log_of(job), "the job to run")
+    station.daemon.stop()
+    shutil.rmtree(folder)
+    gate.open()
+    record = station.installation.helper_state / "exits" / job["job_id"]
+    until(record.exists, "the job's record")
+    assert log_of(job).splitlines()[-2:] == ["job-post ", "profile-post "]
+    station.start()
+    assert station.inquire(job["job_id"])["record"]["exit_code"] == 5
 
 
 def test_a_job_whose_keeper_is_killed_during_a_step_is_lost_only_when_that_has_ended(
