@@ -31,6 +31,16 @@ def close_all_but(kept: Collection[int]) -> None:
         os.closerange(below + 1, above)
 
 
+def become(uid: int, gid: int, groups: Collection[int]) -> None:
+    """Have root's process become an account for good, with nothing left to come back by. Raises OSError."""
+    import prctl  # noqa: PLC0415 - few of those who need this module become anybody
+
+    os.setgroups(sorted(groups))
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)  # which takes all capabilities
+    prctl.set_no_new_privs(1)
+
+
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

@@ -115,8 +115,9 @@ def _daemon(facts: Facts, which: Which, user: str) -> Iterator[Point]:
         yield fault(f"no {which} runs as account {user}", command=start(facts, which))
         return
     if len(running) > 1:
-        pids = ", ".join(str(process.pid) for process in running)
-        yield warning(f"{len(running)} {which}s run as account {user} (pids {pids}), and none of them listens")
+        pids = [str(process.pid) for process in running]
+        what = f"{len(running)} {which}s run as account {user} (pids {', '.join(pids)}), and none of them listens"
+        yield warning(what, f"jobs go on without them; end them, then: {start(facts, which)}", f"kill {' '.join(pids)}")
         return
     (process,) = running
     found = list(_version(facts, which, process))
@@ -368,7 +369,8 @@ def _directory(facts: Facts, place: _Place) -> Iterator[Point]:
             yield unseen(f"{path}, {place.what},", seen)
             return
     if not seen.is_directory:
-        yield fault(f"{path} is not a directory, {place.what}")
+        command = f"{shlex.join(['mv', '-nT', path, f'{path}.old'])} && {making}"
+        yield fault(f"{path} is not a directory, {place.what}", "move it away", command)
         return
     if isinstance(account, Account) and seen.uid not in {account.uid, 0}:
         what = f"{path}, {place.what}, belongs to uid {seen.uid}, not to account {user}"

@@ -6,20 +6,27 @@ made as root.
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import sqlite3
 import struct
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISSOCK
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import prctl
 
 from basestation_runner import protocol, syscalls, trust
 from basestation_runner.config.hostfacts import NOT_BY_THIS_USER, Absent, Identity, may_use, process_status
 from basestation_runner.config.probes import Unseen
+from basestation_runner.doctor import units
 from basestation_runner.doctor.facts import Cgroups, Directory, Ledger, Lock, Process, Socket, System
 from basestation_runner.errors import RunnerError
+from basestation_runner.processes import become, close_all_but
 from basestation_runner.watch import lockfile
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ _READ_BYTES: Final = 1 << 16
 _PEER: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _SETS: Final = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _WORDS: Final = 200
+_CANNOT: Final = b"null"
 _NOBODY: Final = Unseen("cannot be seen: there is no account to see it with", is_fault=False)
 
 
@@ -177,23 +185,44 @@ def look_at_directory(path: Path, owner: Identity | None, file: Path | None = No
 
 
 def look_at_ledger(state_dir: Path, watcher: Identity | None) -> Ledger | Absent | Unseen:
-    """Return what the ledger is like. It is read as the watcher's account: SQLite may have to make files beside it."""
+    """Return what the ledger is like. The watcher's account reads it: it could harm whoever does, as all its files."""
     path = state_dir / "ledger.db"
     try:
-        with _as(watcher, must=True):
-            if not path.exists():
-                return Absent(str(path))
-            damaged = sorted(str(each) for each in state_dir.glob("damaged-*"))
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                database.execute("SELECT count(*) FROM jobs WHERE ended_at IS NULL").fetchone()
+        told = _told_by(watcher, partial(_read_ledger, state_dir))
     except _CannotBecomeError:
         return NOT_BY_THIS_USER if watcher else _NOBODY
+    match told:
+        case {"is_there": False}:
+            return Absent(str(path))
+        case {"is_forbidden": True}:
+            return NOT_BY_THIS_USER
+        case {"fault": str(why)}:
+            return Unseen(why[:_WORDS], is_fault=True)
+        case {"version": int(version), "damaged": [*names]} if all(map(_is_damaged, names)):
+            return Ledger(version, tuple(str(state_dir / name) for name in names))
+    return Unseen("could not be looked at: whoever did makes no sense", is_fault=True)
+
+
+def _read_ledger(state_dir: Path) -> dict[str, object]:
+    path = state_dir / "ledger.db"
+    try:
+        if not path.exists():
+            return {"is_there": False}
+        damaged = sorted(each.name for each in state_dir.iterdir() if _is_damaged(each.name))
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            database.execute("SELECT count(*) FROM jobs WHERE ended_at IS NULL").fetchone()
     except sqlite3.Error as error:
-        return Unseen(f"cannot be read: {error}", is_fault=True)
+        return {"fault": f"cannot be read: {error}"}
+    except PermissionError:
+        return {"is_forbidden": True}
     except OSError as error:
-        return _unseen(error)
-    return Ledger(int(version), tuple(damaged))
+        return {"fault": f"cannot be looked at: {error.strerror}"}
+    return {"version": version, "damaged": damaged}
+
+
+def _is_damaged(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("damaged-") and "/" not in name
 
 
 def look_at_lock(rundir: str) -> Lock | Unseen | None:
@@ -222,11 +251,16 @@ def look_at_lock(rundir: str) -> Lock | Unseen | None:
 
 
 def _unit_of(pid: int) -> str:
-    """Return the unit that a process is of, "" if it is of none."""
+    """Return the service whose main process this is; "" if it is none's.
+
+    Accounts name cgroups below their own user manager's as they like. Above such a one, and in no other, is a unit that
+    is no slice.
+    """
     with suppress(OSError):
         for line in (PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines():
-            last = line.rpartition("/")[2]
-            if last.endswith(".service"):
+            *above, last = line.split(":", 2)[-1].strip("/").split("/")
+            is_the_systems = last.endswith(".service") and all(name.endswith(".slice") for name in above)
+            if is_the_systems and units.main_process(last) == pid:
                 return last
     return ""
 
@@ -304,6 +338,45 @@ def _has_openat2() -> bool:
 
 class _CannotBecomeError(Exception):
     """This process may not act as that account."""
+
+
+def _told_by(identity: Identity | None, look: Callable[[], object]) -> Any:  # noqa: ANN401 - JSON
+    """Return what a look returns to a process that has become an account for good; None if that says nothing.
+
+    What it looks at may take it over. So no more comes from there than JSON, which may hold anything.
+    Raises _CannotBecomeError.
+    """
+    if identity is None or os.geteuid() not in {0, identity.uid}:
+        raise _CannotBecomeError
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _tell(identity, look, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read(_READ_BYTES)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if said == _CANNOT:
+        raise _CannotBecomeError
+    with suppress(ValueError, RecursionError):
+        return json.loads(said)
+    return None
+
+
+def _tell(identity: Identity, look: Callable[[], object], writer: int) -> NoReturn:
+    try:
+        close_all_but({0, 1, 2, writer})  # the way to who asks, above all
+        if os.geteuid() == 0:
+            try:
+                become(identity.uid, identity.gid, identity.groups)
+            except OSError:
+                os.write(writer, _CANNOT)
+                os._exit(0)
+        prctl.set_pdeathsig(signal.SIGKILL)  # who asks is killed when this takes too long
+        os.write(writer, json.dumps(look()).encode())
+    finally:
+        os._exit(0)
 
 
 @contextmanager

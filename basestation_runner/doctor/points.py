@@ -46,9 +46,9 @@ def fault(what: str, hint: str = "", command: str = "", *, site: str = "") -> Po
     return Point(level="fault", what=what, hint=hint, command=command, site=site)
 
 
-def skipped(what: str, hint: str = "") -> Point:
+def skipped(what: str, hint: str = "", *, site: str = "") -> Point:
     """Say what was not looked at, and why."""
-    return Point(level="skipped", what=what, hint=hint)
+    return Point(level="skipped", what=what, hint=hint, site=site)
 
 
 def unseen(about: str, why: Unseen, *, site: str = "") -> Point:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 NOT_ASKED: Final = "not asked"
 """In place of a probe's outcome: the watcher has not passed the question on; `may_pass`: it may another time."""
+LEFT_OUT: Final = "left out"
+"""In place of a probe's outcome: there was no time left for it."""
 _MOUNT: Final = "/sys/fs/cgroup"
 
 
@@ -41,14 +43,18 @@ def trees(facts: Facts) -> Iterator[Point]:
     if document is None or config is None:
         yield skipped(NO_CONFIG)
         return
-    found = []
-    for name, site in config.sites.items():
-        check = SiteCheck(document, config, site, facts.host.sites[name], facts.host)
-        found += [point for finding in _of_tree(check) if (point := of_finding(finding, site=name))]
+    found = [point for name in config.sites for point in _tree(facts, name)]
     is_hidden = any(isinstance(entry.may, Unseen) for site in facts.host.sites.values() for entry in entries(site))
     yield from at_once(found, "what the accounts can read, write and execute", is_hidden=is_hidden)
     if not found and not is_hidden:
         yield ok(f"{number_of(config)}: accounts, groups, rundirs and programs")
+
+
+def _tree(facts: Facts, name: str) -> Iterator[Point]:
+    document, config = facts.configuration.document, facts.config
+    if document is not None and config is not None:
+        check = SiteCheck(document, config, config.sites[name], facts.host.sites[name], facts.host)
+        yield from (point for finding in _of_tree(check) if (point := of_finding(finding, site=name)))
 
 
 def _of_tree(check: SiteCheck) -> Iterator[Finding]:
@@ -153,22 +159,32 @@ def states(facts: Facts) -> Iterator[Point]:
     else:
         # Who is not root may see some sites only.
         seen = [name for name in facts.config.sites if facts.is_root or name in facts.states]
-        found = [point for name in seen for point in _state(name, facts.states.get(name))]
+        found = [point for name in seen for point in _state(facts, name, facts.states.get(name))]
         yield from found
         if not found:
             yield ok(f"{len(seen)} of {number_of(facts.config)} seen, each watched")
 
 
-def _state(name: str, told: Mapping[str, Any] | None) -> Iterator[Point]:
+def _state(facts: Facts, name: str, told: Mapping[str, Any] | None) -> Iterator[Point]:
     if told is None:
         yield warning("the watcher does not know the site", command="runner reload", site=name)
         return
     if told["state"] == "pending":
-        yield fault(f"it is pending: {told['reason']}", "it is taken up when that is mended", site=name)
+        hint = "it is taken up when that is mended"
+        yield fault(f"it is pending: {told['reason']}", hint, _mending(facts, name), site=name)
     for remark in told["remarks"]:
         yield warning(str(remark), site=name)
     if told["hold"]:
         yield warning("it is held: nothing of it is started", command=f"runner release {name}", site=name)
+
+
+def _mending(facts: Facts, name: str) -> str:
+    """Return what mends the first fault of a site's own that is seen from here; "" without one."""
+    if facts.config is None:
+        return ""
+    lock = _lock(facts, facts.config.sites[name], facts.locks.get(name))
+    points = (*_tree(facts, name), *_membership(facts, name), *lock)
+    return next((point.command for point in points if point.level == "fault" and point.command), "")
 
 
 # Probes
@@ -188,6 +204,8 @@ def _answered(facts: Facts, config: Config, name: str, answer: Mapping[str, Any]
     site = config.sites.get(name)
     if answer["outcome"] == NOT_ASKED and not facts.is_root and not answer["may_pass"]:
         yield skipped(f"site {name}: {answer['reason']}", AS_ROOT)
+    elif answer["outcome"] == LEFT_OUT:
+        yield skipped(f"it was not probed: {answer['reason']}", "runner doctor --probe SITE probes one", site=name)
     elif answer["outcome"] == NOT_ASKED or site is None:
         yield fault(f"it cannot be probed: {answer.get('reason') or 'it is not configured'}", site=name)
     elif answer["outcome"] != "probed":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BOOTED: Final = Path("/run/systemd/system")
 """Is there if systemd runs the host (sd_booted(3))."""
 _FOLDERS: Final = ("/etc/systemd/system", "/run/systemd/system")
+"""A drop-in of the first one hides one of the same name in the second (systemd.unit(5))."""
 _PATIENCE: Final = 8.0
 _SHOWN: Final = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "DropInPaths")
 
@@ -113,17 +114,28 @@ def look() -> Systemd | None:
     return Systemd(int(said[1]) if said else None, units)
 
 
+def main_process(unit: str) -> int | None:
+    """Return the pid of a service's main process; None if it has none, or systemd does not say."""
+    if not BOOTED.is_dir():
+        return None
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        return int(_systemctl("show", "--property=MainPID", "--value", "--", unit)) or None
+    return None
+
+
 def _unit(said: Mapping[str, str], text: str | None) -> Unit:
     name, drop_ins = said["Id"], said.get("DropInPaths", "").split()
     fragment = said.get("FragmentPath", "")
-    there = [str(path) for folder in _FOLDERS for path in Path(folder, f"{name}.d").glob("*.conf")]
+    # A link to /dev/null has nothing to be read.
+    there = {path.name: path for folder in reversed(_FOLDERS) for path in Path(folder, f"{name}.d").glob("*.conf")}
+    unread = {str(path) for path in there.values() if path.is_file()} - set(drop_ins)
     return Unit(
         name=name,
         load_state=said.get("LoadState", ""),
         active_state=said.get("ActiveState", ""),
         file_state=said.get("UnitFileState", ""),
         # Of a directory that was not there before, not every systemd says so by itself.
-        needs_reload=said.get("NeedDaemonReload") == "yes" or not set(there) <= set(drop_ins),
+        needs_reload=said.get("NeedDaemonReload") == "yes" or bool(unread),
         fragment=fragment,
         text=_read(fragment),
         drop_ins={path: _read(path) for path in drop_ins},

@@ -7,6 +7,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from basestation_runner.errors import RunnerError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -86,6 +88,18 @@ def place_folder(source: Path, target: Path) -> None:
         shutil.rmtree(target)
     unfinished.rename(target)
     sync_directory(target.parent)
+
+
+def remove_folder(path: Path) -> RunnerError | None:
+    """Remove a folder, if it is there, with all that is in it; return what could not be, when all else is gone."""
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return RunnerError(f"not all of it can be removed: {error.strerror or error}", where=str(path))
+    return None
 
 
 def same_folder(one: Path, other: Path) -> bool:

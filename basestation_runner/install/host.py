@@ -30,6 +30,8 @@ STATE: Final = (
 )
 """What the daemons write."""
 
+CACHE_LOCK: Final = ".lock"
+"""In the cache: what the one file holds while it unpacks itself (packaging/onefile/runner.c)."""
 _NOT_INSTALLED: Final = frozenset({"", "not-installed", "config-files"})
 
 
@@ -86,6 +88,20 @@ class Host:
             raise RunnerError(
                 f"{error.strerror}", where=f"{error.filename}", hint="mend that, and try again"
             ) from error
+
+    @contextmanager
+    def cache_locked(self) -> Iterator[None]:
+        """Wait until nothing is unpacked to the cache, and keep it so. Makes nothing if there is no cache."""
+        if not self.cache.is_dir():
+            yield
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.cache / CACHE_LOCK, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def has_package(self) -> bool:
         """Return whether the Debian package is installed."""

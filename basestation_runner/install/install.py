@@ -167,12 +167,13 @@ def _tell_systemd(host: Host, *, restart: bool) -> None:
 
 def _tidy(host: Host, name: str) -> None:
     """Remove older versions, but for those whose keepers still have jobs, and what was unpacked to install this one."""
-    in_use = programs_in_use()
     places = [place for place in (host.library, host.cache) if place.is_dir()]
-    for folder in sorted(path for place in places for path in place.iterdir() if path.is_dir()):
-        if folder == host.library / name:
-            continue
-        if any(path.startswith(f"{folder}/") for path in in_use):
-            click.echo(f"still in use, and removed by a later install: {folder}")
-        else:
-            shutil.rmtree(folder)
+    with host.cache_locked():
+        in_use = programs_in_use()
+        for folder in sorted(path for place in places for path in place.iterdir() if path.is_dir()):
+            if folder == host.library / name:
+                continue
+            if any(path.startswith(f"{folder}/") for path in in_use):
+                click.echo(f"still in use, and removed by a later install: {folder}")
+            else:
+                shutil.rmtree(folder)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def run(root: Path, *, purge: bool) -> int:
-    """Uninstall; return the exit status. Raises RunnerError."""
+    """Uninstall; return the exit status. Raises RunnerError; ExceptionGroup of these for what is left in the end."""
     host = Host(root.resolve())
+    left: list[RunnerError] = []
     with host.locked():
         if host.has_package():
             raise RunnerError(
@@ -34,19 +35,23 @@ def run(root: Path, *, purge: bool) -> int:
         if before is None:
             click.echo("nothing is installed")
         else:
-            _remove(before, host)
+            left += _remove(before, host)
         if purge:
-            for name in STATE:
-                shutil.rmtree(host.root / name, ignore_errors=True)
-            click.echo("removed: ledger, records, logs and caches of the daemons")
+            kept = [fault for name in STATE if (fault := files.remove_folder(host.root / name)) is not None]
+            if not kept:
+                click.echo("removed: ledger, records, logs and caches of the daemons")
+            left += kept
         with contextlib.suppress(OSError):  # it is not there, or holds the administrator's configuration
             host.configuration.rmdir()
         if host.configuration.is_dir():
             click.echo(f"kept: {host.configuration}, and the accounts")
+    if left:
+        raise ExceptionGroup("folders are left", left)
     return EXIT_OK
 
 
-def _remove(before: Manifest, host: Host) -> None:
+def _remove(before: Manifest, host: Host) -> list[RunnerError]:
+    """Take away what was installed; return what could not be."""
     if host.has_systemd:
         host.stop()
         click.echo("the daemons have ended; jobs that run go on")
@@ -70,5 +75,7 @@ def _remove(before: Manifest, host: Host) -> None:
             path.unlink()
     host.manifest.unlink()
     host.library.rmdir()
-    shutil.rmtree(host.cache, ignore_errors=True)
+    with host.cache_locked():
+        left = files.remove_folder(host.cache)
     click.echo(f"uninstalled: {host.library}, {host.root / LINK}, and all that came with it")
+    return [] if left is None else [left]

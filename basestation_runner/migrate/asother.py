@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from attrs import frozen
 
-from basestation_runner import nss
+from basestation_runner import nss, processes
 from basestation_runner.config.probes import PATIENCE, Unseen, ask
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.paths import PathRefusedError, open_trusted_directory
@@ -92,9 +92,7 @@ def _become(identity: Identity, work: Callable[[], T]) -> T | RunnerError:
     """Do some work as another account; there is no way back, and this process ends with it."""
     try:
         if os.geteuid() == 0:
-            os.setgroups(identity.groups)
-            os.setresgid(identity.gid, identity.gid, identity.gid)
-            os.setresuid(identity.uid, identity.uid, identity.uid)
+            processes.become(identity.uid, identity.gid, identity.groups)
         return work()
     except PathRefusedError as error:
         return RunnerError(str(error))

@@ -74,6 +74,8 @@ def test_installed_it_is_roots_has_all_files_and_does_not_need_the_one_file_any_
     assert host.check("runner", "--version", user=NOBODY).startswith("runner ")
     assert host.sh(f"find {LIBRARY} ! -user root -o ! -type l -perm /022") == ""
     host.sh(f"cd / && sha256sum --check --quiet {LIBRARY}/manifest")
+    for unit in ("baserunner-exec.service", "baserunner-watch.service", "baserunner.slice"):  # for `runner doctor`
+        host.check("cmp", f"{folder}/basestation_runner/doctor/{unit}", f"/usr/lib/systemd/system/{unit}")
     for path in (
         "/usr/lib/systemd/system/baserunner-exec.service",
         "/usr/lib/systemd/system/baserunner-watch.service",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from basestation_runner.sandbox.program import write_launcher
 from tests.host.helper_client import Gate, Station, launcher, parent_of
 from tests.patience import until
 
@@ -264,14 +266,37 @@ def test_a_job_that_is_cancelled_during_a_step_does_not_run_and_the_last_step_do
     assert (lines[0], lines[-1], len(lines)) == ("ready", "profile-post ", 3)
 
 
+CANCELLED: Final = """
+from basestation_runner.privexec.claims import Claims
+Claims.is_cancelled = lambda *_: True
+"""
+SEEN_LATE: Final = """
+from basestation_runner.privexec.ending import Ending
+Ending._is_wanted = lambda *_: False
+"""
+
+
 @pytest.mark.usefixtures("steps")
-def test_of_a_job_that_is_cancelled_before_its_first_step_nothing_runs(station: Station, site: Site) -> None:
-    prelude = "from basestation_runner.privexec.claims import Claims\nClaims.is_cancelled = lambda *_: True\n"
+def test_of_a_job_that_is_cancelled_while_its_child_is_on_its_way_nothing_runs(station: Station, site: Site) -> None:
+    prelude = f"import signal\n{CANCELLED}{HANGS.replace('StepPlan', 'JobPlan')}"  # it is killed before it can answer
     station.start(command=[str(launcher(station.installation, prelude))])
     job = order(station, site, "echo job")
     event = station.outcome(job)
-    assert (event["event"], event["reason"]) == ("temporary", "it was cancelled while it was being started")
+    assert (event["event"], event.get("reason")) == ("temporary", "it was cancelled while it was being started"), event
     assert not Path(job["log_file"]).exists() or log_of(job) == ""
+
+
+@pytest.mark.usefixtures("steps")
+def test_of_a_job_that_is_cancelled_when_its_child_waits_for_the_first_step_nothing_runs(
+    station: Station, site: Site
+) -> None:
+    station.start(command=[str(launcher(station.installation, CANCELLED + SEEN_LATE))])
+    job = order(station, site, "echo job")
+    record = station.run(job)
+    assert (record["cancelled"], record["not_run"]) == (True, "it was cancelled before it ran")
+    assert record["steps"] == []
+    (line,) = log_of(job).splitlines()
+    assert line.endswith(f"was not started: {record['not_run']}")
 
 
 def test_a_job_that_is_cancelled_while_it_runs_has_its_profiles_last_step_only(
@@ -307,6 +332,27 @@ def test_steps_go_on_although_their_helper_was_killed_meanwhile(
         assert "ended with exit code 5" in record["not_run"]
     else:
         assert (record["exit_code"], record["steps"][-2]["exit_code"]) == (0, 5)
+
+
+def test_steps_go_on_although_the_whole_program_was_removed_meanwhile(
+    station: Station, site: Site, steps: Steps, gate: Gate
+) -> None:
+    """As `runner uninstall` does: it ends the daemons, and lets jobs go on."""
+    program = station.installation.program
+    folder = station.installation.top / "program"
+    lib = shutil.copytree(Path(program.command[0]).with_name("lib"), folder / "lib")
+    station.start(command=[str(write_launcher(folder / "runner", program.python, lib))])
+    job = order(station, site, f"echo waits; {gate.in_shell}; exit 5", steps.added)
+    station.start_job(job)
+    until(lambda: "waits" in log_of(job), "the job to run")
+    station.daemon.stop()
+    shutil.rmtree(folder)
+    gate.open()
+    record = station.installation.helper_state / "exits" / job["job_id"]
+    until(record.exists, "the job's record")
+    assert log_of(job).splitlines()[-2:] == ["job-post ", "profile-post "]
+    station.start()
+    assert station.inquire(job["job_id"])["record"]["exit_code"] == 5
 
 
 def test_a_job_whose_keeper_is_killed_during_a_step_is_lost_only_when_that_has_ended(

@@ -156,7 +156,10 @@ CASES: list[tuple[Facts, str, str, str, str]] = [
     (with_directory("/state/h", mode=0o770), "directories", "fault", "by others", "chmod 0700 /state/h"),
     (with_directory("/cache", mode=0o755), "directories", "warning", "mode 0755", "chmod 1777 /cache"),
     (with_directory("/cache", is_read_only=True), "directories", "fault", "read-only", "mount -o remount,rw /cache"),
-    (with_directory("/cache", is_directory=False), "directories", "fault", "not a directory", ""),
+    (
+        with_directory("/cache", is_directory=False), "directories", "fault", "not a directory",
+        f"mv -nT /cache /cache.old && {RESTART_HELPER}",
+    ),
     (with_directory("/state/w", free_bytes=100 << 20), "free space", "warning", "100 MiB are free", "df -h /state/w"),
     (with_directory("/state/w", free_bytes=1 << 20), "free space", "fault", "1 MiB are free", "df -h /state/w"),
     (with_directory("/state/w", free_files=3), "free space", "warning", "3 files more", "df -i /state/w"),
@@ -396,6 +399,34 @@ def test_no_process_is_to_be_ended_because_a_sites_people_have_written_its_numbe
 def test_a_job_of_ours_that_poses_as_a_legacy_daemon_does_not_have_our_unit_stopped() -> None:
     ((_, point),) = wrong(changed(locks={"one": Lock(HELD, 10, "BaseRunner.py", UNITS["helper"])}))
     assert point.command == "kill 7"
+
+
+def pending(facts: Facts) -> Facts:
+    states = {**dict.fromkeys(CONFIG.sites, STATE), "one": {**STATE, "state": "pending", "reason": "so"}}
+    return evolve(facts, states=states)
+
+
+@pytest.mark.parametrize(
+    ("facts", "command"),
+    [
+        (GOOD, ""),
+        (changed(locks={"one": Lock(HELD, 10, "BaseRunner.py", "old.service")}), "systemctl disable --now old.service"),
+        (changed(locks={"two": Lock(HELD, 10, "BaseRunner.py", "old.service")}), ""),
+        (with_process(WATCHER, groups=frozenset({1, 30})), RESTART_WATCHER),
+        (changed(locks={"one": Lock(lockfile.Seen(None, is_held=False))}), ""),  # a mere warning
+    ],
+)
+def test_with_a_pending_site_comes_what_mends_the_fault_that_is_found_there(facts: Facts, command: str) -> None:
+    (point,) = (point for subject, point in wrong(pending(facts)) if subject == "sites' states")
+    assert (point.what, point.command) == ("it is pending: so", command)
+
+
+def test_several_daemons_none_of_which_listens_are_to_be_ended_and_one_started() -> None:
+    two = (evolve(WATCHER, pid=5), evolve(WATCHER, pid=6), HELPER)
+    found = wrong(changed(processes=two, sockets={**GOOD.sockets, "watcher": Absent("/run/w.sock")}))
+    (point,) = (point for subject, point in found if subject == "watcher")
+    assert (point.level, point.command) == ("warning", "kill 5 6")
+    assert point.hint.endswith(f"then: systemctl start {UNITS['watcher']}")
 
 
 def test_what_is_the_same_at_several_sites_is_one_line() -> None:

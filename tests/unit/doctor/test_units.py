@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+from pathlib import Path
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basestation_runner import program
 from basestation_runner.config.probes import Unseen
 from basestation_runner.doctor import units
 from basestation_runner.doctor.facts import SLICE, UNITS, Systemd
 from tests.unit.doctor.good import unit
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+TOP = Path(__file__).parents[3]
 NAMES = (*UNITS.values(), SLICE)
 HELPER = unit(UNITS["helper"])
 DROP_IN = "/etc/systemd/system/baserunner-exec.service.d/x.conf"
@@ -35,6 +35,20 @@ def test_a_unit_is_as_it_was_shipped(name: str) -> None:
 def test_a_clone_knows_the_units_that_are_shipped() -> None:
     assert units.shipped().keys() == set(NAMES)
     assert all(text == unit(name).shipped for name, text in units.shipped().items())
+
+
+def test_the_compiled_program_knows_the_units_from_where_its_build_puts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build compiles a copy of the source, and files beside a module stay beside it."""
+    build = (TOP / "packaging/nuitka/build").read_text().splitlines()
+    (copying,) = (line for line in build if line.startswith("cp ") and "packaging/systemd" in line)
+    module = tmp_path / "source" / Path(units.__file__).relative_to(TOP)
+    module.parent.mkdir(parents=True)
+    subprocess.run(["/bin/bash", "-euc", copying], env={"here": str(TOP), "work": str(tmp_path)}, check=True)
+    monkeypatch.setattr(units, "__file__", str(module))
+    monkeypatch.setattr(program, "COMPILED", True)
+    assert units.shipped() == {name: unit(name).shipped for name in NAMES}
 
 
 @given(st.sampled_from(NAMES), st.data())
@@ -78,6 +92,10 @@ SYSTEMCTL = """\
 #!/bin/sh
 if [ "$1" = --version ]; then
   echo "systemd 252 (252.39-1~deb12u1)"
+  exit
+fi
+if [ "$3" = --value ]; then
+  [ "$5" = of.service ] && echo 4242 || echo 0
   exit
 fi
 shift 2
@@ -128,6 +146,25 @@ def test_units_are_read_from_where_systemd_says(systemctl: Path) -> None:
     assert found.units[UNITS["watcher"]].needs_reload
 
 
+def test_a_drop_in_that_another_of_its_name_hides_need_not_be_read(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = systemctl.parent
+    etc, run = folder / "etc", folder / "run"
+    monkeypatch.setattr(units, "_FOLDERS", (str(etc), str(run)))
+    systemctl.write_text(SYSTEMCTL.replace("@/$unit.conf", f"{etc}/$unit.d/same.conf").replace("@", str(folder)))
+    for name in NAMES:
+        for place in (etc, run):
+            (place / f"{name}.d").mkdir(parents=True)
+            (place / f"{name}.d" / "same.conf").touch()
+    (etc / f"{UNITS['helper']}.d" / "none.conf").symlink_to("/dev/null")
+    (run / f"{UNITS['watcher']}.d" / "other.conf").touch()
+    found = units.look()
+    assert isinstance(found, Systemd)
+    assert isinstance(found.units, dict)
+    assert [name for name in NAMES if found.units[name].needs_reload] == [UNITS["watcher"]]
+
+
 def test_a_systemd_that_fails_is_told(systemctl: Path) -> None:
     systemctl.write_text("#!/bin/sh\nexit 1\n")
     found = units.look()
@@ -139,3 +176,19 @@ def test_without_systemd_nothing_is_asked(systemctl: Path, monkeypatch: pytest.M
     monkeypatch.setattr(units, "BOOTED", systemctl.parent / "gone")
     systemctl.unlink()
     assert units.look() is None
+
+
+@pytest.mark.usefixtures("systemctl")
+def test_systemd_says_which_process_is_a_units_main_one() -> None:
+    assert units.main_process("of.service") == 4242
+    assert units.main_process("without.service") is None
+
+
+def test_where_systemd_does_not_say_so_no_process_is_a_units(systemctl: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    systemctl.write_text("#!/bin/sh\necho what\n")
+    assert units.main_process("of.service") is None
+    systemctl.unlink()
+    assert units.main_process("of.service") is None
+    systemctl.write_text("#!/bin/sh\necho 4242\n")
+    monkeypatch.setattr(units, "BOOTED", systemctl.parent / "gone")
+    assert units.main_process("of.service") is None

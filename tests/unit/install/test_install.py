@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -172,9 +173,40 @@ def test_an_older_version_stays_as_long_as_its_keepers_run(
 def test_what_was_unpacked_to_install_it_goes_when_it_is_installed(tmp_path: Path, host: Host) -> None:
     shutil.copytree(program(tmp_path, "1"), host.cache / "1")
     install(host.cache / "1", host)
-    assert list(host.cache.iterdir()) == []
+    assert [path.name for path in host.cache.iterdir()] == [hosts.CACHE_LOCK]
     uninstall.run(host.root, purge=False)
     assert not host.cache.exists()
+
+
+def test_what_is_being_unpacked_is_let_alone(tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version's one file unpacks itself, and ends while `install` waits for it."""
+    folder, unfinished = program(tmp_path, "1"), host.cache / ".unfinished"
+    unfinished.mkdir(parents=True)
+    lock = os.open(host.cache / hosts.CACHE_LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    flock = fcntl.flock
+    waited = []
+
+    def wait(descriptor: int, operation: int) -> None:
+        if os.fstat(descriptor).st_ino == (host.cache / hosts.CACHE_LOCK).stat().st_ino:
+            with pytest.raises(BlockingIOError):
+                flock(descriptor, operation | fcntl.LOCK_NB)
+            waited.append(unfinished.is_dir())
+            flock(lock, fcntl.LOCK_UN)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", wait)
+    install(folder, host)
+    assert waited == [True]
+    assert not unfinished.exists()
+    flock(lock, fcntl.LOCK_EX)
+    uninstall.run(host.root, purge=False)
+    assert len(waited) == 2
+    os.close(lock)
+
+
+def test_the_lock_is_the_one_that_the_one_file_takes() -> None:
+    assert f'#define LOCK "{hosts.CACHE_LOCK}"\n' in (TOP / "packaging/onefile/runner.c").read_text()
 
 
 def test_uninstalling_leaves_the_host_as_it_was_but_for_accounts(tmp_path: Path, host: Host) -> None:
@@ -211,6 +243,23 @@ def test_a_purge_removes_what_the_daemons_have_written_and_nothing_else(tmp_path
     assert not [name for name in hosts.STATE if (host.root / name).exists()]
     assert (host.root / "var/lib/other").is_dir()
     assert (host.configuration / "sites.yaml").exists()
+
+
+def test_what_a_purge_cannot_remove_is_told_when_all_else_is_gone(
+    tmp_path: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(program(tmp_path, "1"), host)
+    first, *others = hosts.STATE
+    for name in others:
+        (host.root / name / "folder").mkdir(parents=True)
+    (tmp_path / "disk").mkdir()
+    (host.root / first).symlink_to(tmp_path / "disk")
+    (line,) = refusal(lambda: uninstall.run(host.root, purge=True))
+    assert line.startswith(f"runner: {host.root / first}: not all of it can be removed: ")
+    assert "removed: ledger" not in capsys.readouterr().out
+    assert not [name for name in others if (host.root / name).exists()]
+    assert not host.library.exists()
+    assert uninstall.run(host.root, purge=False) == 0
 
 
 def test_both_ways_of_installing_purge_the_same() -> None:
