@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_it_becomes_the_program_in_the_same_process_with_everything_as_it_is(one_file: OneFile) -> None:
     start = subprocess.Popen(
-        ["env", "--ignore-signal=USR1", str(one_file.file), "one", "two words"],
+        ["env", "--default-signal", "--ignore-signal=USR1", str(one_file.file), "one", "two words"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={"ONLY": "this"}, text=True, umask=0o027,
     )  # fmt: skip
     first, *lines = start.communicate()[0].splitlines()
