@@ -131,6 +131,7 @@ def _told(*units: Unit) -> Told:
             if name in _CARRIED:
                 told.options[name] = value
             elif name in _OURS:
+                told.options[name] = value
                 told.ours.append(f"{name} {value}: our daemons have their own")
             else:
                 told.losses.append(Loss(name, f"{name} {value}".strip(), "our daemons have no such option"))
@@ -207,13 +208,22 @@ def facts_of(plan: MultiPlan, setting: Setting) -> dict[str, Any]:
         "helper": plan.helper.name,
         "was_active": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_active],
         "was_enabled": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_enabled],
-        "cgroup_root": next((line.split()[1] for line in plan.told.ours if line.startswith("--cgroup_root ")), ""),
+        "cgroup_roots": _cgroup_roots(plan, setting),
         "old": sitesfile.read(setting.sites_config),
         "new": plan.new,
         "drop_ins": dict(plan.drop_ins),
         "rotations": list(plan.rotations),
         "sites": {name: dict(facts) for name, facts in plan.sites.items()},
     }
+
+
+def _cgroup_roots(plan: MultiPlan, setting: Setting) -> list[str]:
+    """Return where the helper has the cgroups of its jobs: where it is told to, else beside itself, in its slice."""
+    told = plan.told.options.get("--cgroup_root")
+    if told:
+        return [told]
+    parent = posixpath.dirname(plan.helper.control_group).strip("/")
+    return [str(root / parent) for root in setting.cgroups] if parent else []
 
 
 # Steps
@@ -280,9 +290,8 @@ def _job_pids(context: Context) -> frozenset[int]:
     """Return the processes of jobs: in the sites' cgroups, or started by the helper."""
     facts = context.journal.facts
     found: set[int] = set()
-    root = Path(facts["cgroup_root"]) if facts["cgroup_root"] else None
-    if root is not None:
-        for listing in root.glob("site-*/**/cgroup.procs"):
+    for root in facts["cgroup_roots"]:
+        for listing in Path(root).glob("site-*/**/cgroup.procs"):
             found.update(activity.pids(listing))
     helper = context.unit(facts["helper"])
     return frozenset(found | activity.processes(context.setting, helper) - {helper.main_pid})

@@ -67,7 +67,7 @@ def made(**given):
         "systemctl": systemctl.Systemctl(top / "bin/systemctl"),
         "usermod": top / "bin/usermod",
         "gpasswd": top / "bin/gpasswd",
-        "cgroups": (),
+        "cgroups": tuple(map(Path, told["cgroups"])),
         "units": top / "units",
         "rotations": top / "logrotate.d",
         "logs": top / "log-of-daemons",
@@ -99,6 +99,7 @@ class Host:
         installation.write_config()
         installation.accounts.leave(WATCHER, self.group)
         self.unit = self.legacy("--jail_root", str(self.site.jail))
+        self.cgroups: list[Path] = []
         self._drops = 0
 
     @property
@@ -147,6 +148,7 @@ class Host:
             "top": str(self.installation.top),
             "kill_after": kill_after,
             "kill_at": kill_at,
+            "cgroups": list(map(str, self.cgroups)),
             "words": [*words, *options],
         }
         return subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -114,6 +115,47 @@ def test_a_host_is_taken_over_and_given_back_and_each_request_runs_once(multi: M
     assert "copytruncate" in multi.rotation.read_text()
     third = host.drop()
     until(lambda: host.ran() == [first, second, third])
+
+
+@pytest.mark.parametrize("has_option", [True, False])
+def test_a_job_in_the_helpers_cgroups_and_what_waits_behind_it_in_memory_is_waited_for(
+    multi: Multi, *, has_option: bool
+) -> None:
+    host = multi.host
+    root = host.installation.make_directory(host.installation.top / "cgroups")
+    slice_ = root / "baserunner.slice"
+    leaf = slice_ / "site-alpha/job-1"
+    leaf.mkdir(parents=True)
+    if has_option:
+        multi.exec.stop()
+        multi.exec = multi.unit(EXEC, "BaseRunnerPrivExec.py", "--cgroup_root", str(slice_))
+        multi.exec.is_enabled = True
+        multi.exec.start()
+    else:
+        multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}"}
+        host.cgroups = [root]
+    with subprocess.Popen(["/bin/sleep", "300"]) as job:
+        (leaf / "cgroup.procs").write_text(f"{job.pid}\n")
+        queueing = host.homes.parent / "queue-in-memory"
+        queueing.touch()
+        waits = host.drop()
+        until(lambda: not host.requests())
+        migration = host.begin("--from-multi", "--yes")
+        assert migration.stdout is not None
+        said = ""
+        while "waiting until" not in said:
+            line = migration.stdout.readline()
+            assert line, said
+            said += line
+        assert multi.watch.is_active
+        assert multi.exec.is_active
+        queueing.unlink()
+        until(lambda: host.ran_by_legacy() == [waits])
+        (leaf / "cgroup.procs").write_text("")
+        job.kill()
+    out, _ = migration.communicate(timeout=60)
+    assert migration.returncode == 0, said + out
+    assert host.ran() == [waits]
 
 
 def test_a_dry_run_shows_all_and_touches_nothing(multi: Multi) -> None:
