@@ -26,7 +26,7 @@ from basestation_runner.migrate.entry import Loss
 from basestation_runner.migrate.legacy import MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import Step
+from basestation_runner.migrate.steps import Step, back_up, remove_backup
 from basestation_runner.migrate.unit import Unit
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -348,7 +348,7 @@ def _move_rotations(context: Context) -> None:
     for path in context.journal.facts["rotations"]:
         text = sitesfile.read(Path(path))
         if text is not None:
-            sitesfile.replace(_kept(context, path), text)
+            sitesfile.replace(_kept(context, path), text, Path(path))
             sitesfile.replace(Path(path), None)
 
 
@@ -356,7 +356,7 @@ def _move_rotations_back(context: Context) -> None:
     for path in context.journal.facts["rotations"]:
         text = sitesfile.read(_kept(context, path))
         if text is not None:
-            sitesfile.replace(Path(path), text)
+            sitesfile.replace(Path(path), text, _kept(context, path))
             sitesfile.replace(_kept(context, path), None)
 
 
@@ -375,10 +375,12 @@ def _join(context: Context) -> None:
 
 def _write(context: Context) -> None:
     setting, facts = context.setting, context.journal.facts
-    sitesfile.make_directory(setting.sites_config.parent)
-    if facts["old"] is not None:
-        sitesfile.replace(setting.sites_config.with_name(f"{setting.sites_config.name}.before-multi"), facts["old"])
-    sitesfile.replace(setting.sites_config, facts["new"])
+    now = sitesfile.read(setting.sites_config)
+    if now != facts["new"]:
+        if now != facts["old"]:
+            raise RunnerError("it was changed by somebody else meanwhile", where=str(setting.sites_config))
+        back_up(context, "multi")
+        sitesfile.replace(setting.sites_config, facts["new"])
     for unit, text in facts["drop_ins"].items():
         path = setting.units / f"{unit}.d" / DROP_IN
         sitesfile.make_directory(path.parent)
@@ -390,7 +392,7 @@ def _write_back(context: Context) -> None:
     setting, facts = context.setting, context.journal.facts
     watcher.stop_daemons(context)
     sitesfile.replace(setting.sites_config, facts["old"])
-    setting.sites_config.with_name(f"{setting.sites_config.name}.before-multi").unlink(missing_ok=True)
+    remove_backup(context)
     for unit in facts["drop_ins"]:
         path = setting.units / f"{unit}.d" / DROP_IN
         path.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """The steps of a migration: each can be done again after a kill in its midst, and undone whether or not it was done."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -174,9 +176,24 @@ def _restart_watcher(context: Context) -> None:
 # The configuration
 
 
-def backup_of(path: Path, site: str) -> Path:
-    """Return where a sites.yaml is kept as it was before a site's migration."""
-    return path.with_name(f"{path.name}.before-{site}")
+def back_up(context: Context, ending: str) -> None:
+    """Keep sites.yaml beside itself as it is now, under a name that nothing has. A second time does the same again."""
+    path, facts = context.setting.sites_config, context.journal.facts
+    text = sitesfile.read(path)
+    if text is None:
+        sitesfile.make_directory(path.parent)
+        return
+    if "backup" not in facts:
+        stem = f"{path.name}.before-{ending}"
+        names = (path.with_name(stem if not number else f"{stem}.{number}") for number in count())
+        context.journal.note(backup=str(next(name for name in names if not os.path.lexists(name))))
+    sitesfile.replace(Path(facts["backup"]), text, path)
+
+
+def remove_backup(context: Context) -> None:
+    """Remove what was kept so."""
+    if "backup" in context.journal.facts:
+        Path(context.journal.facts["backup"]).unlink(missing_ok=True)
 
 
 def _write(context: Context) -> None:
@@ -186,10 +203,7 @@ def _write(context: Context) -> None:
         return
     if now != facts["old"]:
         raise RunnerError("it was changed by somebody else meanwhile", where=str(path))
-    if now is None:
-        sitesfile.make_directory(path.parent)
-    else:
-        sitesfile.replace(backup_of(path, context.site), now)
+    back_up(context, context.site)
     sitesfile.replace(path, facts["new"])
 
 
@@ -208,7 +222,7 @@ def _write_back(context: Context) -> None:
         context.reload()
         with context.client() as client:
             client.ask("release", site=context.site)
-    backup_of(path, context.site).unlink(missing_ok=True)
+    remove_backup(context)
 
 
 def _reload(context: Context) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner import nss
+from basestation_runner.sandbox.installation import WATCHER
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -305,3 +308,30 @@ def test_of_two_sites_the_first_can_go_back_before_the_second(host: Host) -> Non
     assert not any(
         host.manager.units[name].is_active for name in ("baserunner-exec.service", "baserunner-watch.service")
     )
+
+
+def test_the_configuration_keeps_its_owner_mode_and_link_and_so_does_a_backup_that_replaces_nothing(host: Host) -> None:
+    host.start()
+    path = host.installation.sites_config
+    real = path.with_name("real.yaml")
+    path.rename(real)
+    path.symlink_to(real)
+    group = nss.group(WATCHER)
+    assert group is not None
+    os.chown(real, 0, group.gid)
+    real.chmod(0o640)
+    earlier = path.with_name("sites.yaml.before-alpha")
+    earlier.write_text("somebody's own\n")
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    assert path.is_symlink()
+    assert "alpha:" in real.read_text()
+    backup = path.with_name("sites.yaml.before-alpha.1")
+    for each in (real, backup):
+        facts = each.stat()
+        assert (facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode)) == (0, group.gid, 0o640)
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert path.is_symlink()
+    assert not backup.exists()
+    assert earlier.read_text() == "somebody's own\n"
