@@ -283,6 +283,15 @@ def test_the_list_shows_units_and_what_was_migrated(host: Host) -> None:
     status, said = host.run("alpha", "--yes")
     assert status == 1
     assert "is migrated already" in said
+    damaged = host.installation.top / "journals/beta.jsonl"
+    damaged.write_text('{"version": 1}\n{"facts": 3}\n')
+    status, said = host.run("--list")
+    assert status == 0, said
+    assert "line 2 of the journal is not understood" in said
+    assert "migrated" in said
+    status, said = host.run("beta", "--rollback", "--yes")
+    assert status == 1
+    assert "line 2 of the journal is not understood" in said
 
 
 def test_of_two_sites_the_first_can_go_back_before_the_second(host: Host) -> None:
