@@ -26,7 +26,7 @@ from basestation_runner.migrate.entry import Loss
 from basestation_runner.migrate.legacy import MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import Step, back_up, remove_backup
+from basestation_runner.migrate.steps import Step, back_up, check_unit, remove_backup
 from basestation_runner.migrate.unit import Unit
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -327,6 +327,12 @@ def _enable(context: Context) -> None:
         context.setting.systemctl.enable(unit)
 
 
+def _check_units(context: Context) -> None:
+    facts = context.journal.facts
+    for unit in (facts["unit"], facts["helper"]):
+        check_unit(context, unit, is_to_be_enabled=unit in facts["was_enabled"])
+
+
 def _wait_until_gone(context: Context) -> None:
     left: dict[str, int] = {}
 
@@ -434,7 +440,13 @@ def _probe(context: Context) -> None:
 
 
 STEPS: Final = (
-    Step("stop", "wait until no job runs and all rundirs are quiet, then stop the old pair", _stop, _start_again),
+    Step(
+        "stop",
+        "wait until no job runs and all rundirs are quiet, then stop the old pair",
+        _stop,
+        _start_again,
+        _check_units,
+    ),
     Step("disable", "disable it", _disable, _enable),
     Step("gone", "wait until its locks are gone", _wait_until_gone),
     Step("rotation", "take its log rotation away", _move_rotations, _move_rotations_back),

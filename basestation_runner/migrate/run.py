@@ -90,6 +90,8 @@ def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, 
         _ask("Migrate this host")
     with migration.only_one(setting.journals):
         journal = Journal.of(setting.journals, multi.NAME)
+        if journal.is_known:
+            raise RunnerError("somebody else has begun to migrate this host")
         migration.begin(journal, multi.facts_of(made, setting))
         migration.go_on(Context(setting, journal, show.say, is_now), multi.STEPS)
     click.echo("This host is migrated. `runner migrate-site --from-multi --rollback` gives it back.")
@@ -115,6 +117,7 @@ def roll_back(setting: Setting, site: str | None, *, is_dry: bool, is_agreed: bo
     if not is_agreed:
         _ask("Give it back")
     with migration.only_one(setting.journals):
+        journal = _read_again(journal)
         steps = multi.STEPS if site is None else STEPS
         migration.go_back(Context(setting, journal, show.say, is_now), steps)
     click.echo(f"{what} is given back to {unit}.")
@@ -132,14 +135,22 @@ def _again(setting: Setting, journal: Journal, steps: Sequence[Step], *, is_dry:
     if is_dry:
         return EXIT_OK
     _need_root()
-    context = Context(setting, journal, show.say, is_now)
     with migration.only_one(setting.journals):
+        context = Context(setting, _read_again(journal), show.say, is_now)
         if is_forth:
             migration.go_on(context, steps)
         else:
             migration.go_back(context, steps)
     click.echo(f"{what} is migrated." if is_forth else f"{what} is not migrated: {unit} has it as before.")
     return EXIT_OK if is_forth else EXIT_FAILED
+
+
+def _read_again(journal: Journal) -> Journal:
+    """Return a journal as it is when nobody else goes on with it. Raises RunnerError if somebody did meanwhile."""
+    now = Journal(journal.path)
+    if not now.is_known or now.state != journal.state:
+        raise RunnerError("another call has gone on with it meanwhile", hint="runner migrate-site --list")
+    return now
 
 
 def _refuse(losses: Sequence[Loss]) -> None:

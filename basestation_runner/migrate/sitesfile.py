@@ -14,7 +14,6 @@ from ruamel.yaml.comments import CommentedSeq
 from ruamel.yaml.error import YAMLError
 
 from basestation_runner.config.document import Source, parse
-from basestation_runner.config.faults import ConfigErrors
 from basestation_runner.config.model import Site
 from basestation_runner.errors import RunnerError
 
@@ -50,7 +49,7 @@ def removed(path: Path, text: str, site: str) -> str:
     if site not in before:
         return text
     rest = {name: entry for name, entry in before.items() if name != site}
-    with suppress(RunnerError, ConfigErrors):  # a file that is not simply one entry below the other
+    with suppress(RunnerError):  # a file that is not simply one entry below the other
         return _checked(path, _cut(path, text, site), rest)
     try:
         data = _yaml().load(text)

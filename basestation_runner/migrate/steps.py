@@ -17,15 +17,19 @@ from basestation_runner.migrate.drain import drain
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.unit import Unit
 
+_CAN_BE_ENABLED: Final = frozenset({"enabled", "enabled-runtime", "disabled", "indirect", "alias"})
+"""Values of UnitFileState=."""
+
 
 @frozen
 class Step:
-    """One step; `title` is what a plan says of it."""
+    """One step; `title` is what a plan says of it. `check` raises RunnerError if it is seen that `undo` would fail."""
 
     name: str
     title: str
     do: Callable[[Context], None]
     undo: Callable[[Context], None] = lambda _: None
+    check: Callable[[Context], None] = lambda _: None
 
 
 # Stopping
@@ -129,6 +133,17 @@ def _enable(context: Context) -> None:
         context.setting.systemctl.enable(context.unit_name)
 
 
+def check_unit(context: Context, name: str, *, is_to_be_enabled: bool) -> None:
+    """See that a legacy unit could run as it did before. Raises RunnerError."""
+    unit = context.unit(name)
+    if is_to_be_enabled and unit.file_state not in _CAN_BE_ENABLED:
+        raise RunnerError(f"it cannot be enabled: it is {unit.file_state}", where=unit.name)
+
+
+def _check_unit(context: Context) -> None:
+    check_unit(context, context.unit_name, is_to_be_enabled=context.journal.facts["was_enabled"])
+
+
 def _wait_until_gone(context: Context) -> None:
     """Wait for the processes of the unit, and for whoever has the lock. Raises RunnerError when they stay."""
     left = ""
@@ -207,13 +222,26 @@ def _write(context: Context) -> None:
     sitesfile.replace(path, facts["new"])
 
 
+def _without_entry(context: Context) -> str | None:
+    """Return sites.yaml as it is to be again. Raises RunnerError or ConfigErrors."""
+    path, facts = context.setting.sites_config, context.journal.facts
+    now = sitesfile.read(path)
+    if now is None or now == facts["old"]:
+        return now
+    return sitesfile.removed(path, now, context.site) if now != facts["new"] else facts["old"]
+
+
+def _check_entry(context: Context) -> None:
+    _without_entry(context)
+
+
 def _write_back(context: Context) -> None:
     """Take the entry out again, whatever else was changed since, and have the daemons go by that."""
-    setting, facts = context.setting, context.journal.facts
+    setting = context.setting
     path = setting.sites_config
-    now = sitesfile.read(path)
-    if now is not None and now != facts["old"]:
-        sitesfile.replace(path, facts["old"] if now == facts["new"] else sitesfile.removed(path, now, context.site))
+    text = _without_entry(context)
+    if text != sitesfile.read(path):
+        sitesfile.replace(path, text)
     left = sitesfile.read(path)
     if left is None or not sitesfile.has_sites(path, left):
         watcher.stop_daemons(context)
@@ -257,13 +285,15 @@ def _probe(context: Context) -> None:
 
 
 STEPS: Final = (
-    Step("stop", "wait until {unit} runs no job and {watch_dir} is quiet, then stop it", _stop, _start_again),
+    Step(
+        "stop", "wait until {unit} runs no job and {watch_dir} is quiet, then stop it", _stop, _start_again, _check_unit
+    ),
     Step("disable", "disable it", _disable, _enable),
     Step("gone", "wait until its process and its lock are gone", _wait_until_gone),
     Step("word", "leave word for the watcher: older requests go to stale/", _leave_word, _take_word_back),
     Step("join", "add {watcher} to group {group}, unless it is in it", _join, watcher.leave),
     Step("restart", "restart the watcher, if it runs without that group", _restart_watcher),
-    Step("write", "write {config}, with a backup beside it", _write, _write_back),
+    Step("write", "write {config}, with a backup beside it", _write, _write_back, _check_entry),
     Step("reload", "have both daemons read it, or start them", _reload),
     Step("watched", "wait until the site is watched", _wait_until_watched, drain),
     Step("probe", "probe the site", _probe),

@@ -36,6 +36,7 @@ def execute(command: Sequence[str | Path], patience: float = ASKING) -> str:
             timeout=patience,
             check=False,
             cwd="/",
+            start_new_session=True,  # what somebody types at the terminal is for us, not for it
         )
     except FileNotFoundError as error:
         raise RunnerError("it is not installed", where=words[0]) from error

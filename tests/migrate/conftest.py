@@ -153,7 +153,7 @@ class Host:
         }
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, json.dumps(told)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -162,7 +162,7 @@ class Host:
 
     def run(self, *words: str, kill_after: int = 0, kill_at: str = "") -> tuple[int, str]:
         """Run `runner migrate-site`; return how it ended and what it said."""
-        process = self.begin(*words, kill_after=kill_after, kill_at=kill_at)
+        process = self.begin(*words, kill_after=kill_after, kill_at=kill_at)  # its stdin ends with communicate()
         out, _ = process.communicate(timeout=120)
         return process.returncode, out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 from typing import TYPE_CHECKING
 
@@ -344,3 +345,52 @@ def test_the_configuration_keeps_its_owner_mode_and_link_and_so_does_a_backup_th
     assert path.is_symlink()
     assert not backup.exists()
     assert earlier.read_text() == "somebody's own\n"
+
+
+@pytest.mark.parametrize("fault", ["the unit is gone", "it is masked", "the configuration", "the journal"])
+def test_a_way_back_that_could_not_be_gone_to_its_end_is_not_begun(host: Host, fault: str) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    match fault:
+        case "the unit is gone":
+            del host.manager.units[host.unit.name]
+            expected = "there is no such unit"
+        case "it is masked":
+            host.unit.shown = {**host.unit.shown, "UnitFileState": "bad"}
+            expected = "it cannot be enabled: it is bad"
+        case "the configuration":
+            host.installation.write(host.installation.sites_config, f"{host.config()}- one: two\n")
+            expected = "sites.yaml"
+        case _:
+            (host.installation.top / "journals").chmod(0o755)
+            expected = "not root's alone"
+    calls = list(host.manager.calls)
+    text = host.config()
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 1
+    assert expected in said
+    assert host.manager.calls == calls
+    assert host.config() == text
+    assert host.lock() == host.pid("baserunner-watch.service")
+    tag = host.drop()
+    until(lambda: host.ran_by_us() == [tag])
+
+
+def test_a_terminal_that_goes_away_has_it_undone(host: Host) -> None:
+    host.start()
+    gate = host.homes / "gate"
+    tag = host.drop("--gate", str(gate))
+    until(lambda: host.ran_by_legacy() == [tag])
+    migration = host.begin("alpha", "--yes")
+    assert migration.stdout is not None
+    while "waiting for" not in (line := migration.stdout.readline()):
+        assert line
+    migration.send_signal(signal.SIGHUP)
+    out, _ = migration.communicate(timeout=60)
+    assert migration.returncode == 1, out
+    assert "everything is as it was before" in out
+    assert host.is_as_before()
+    assert host.journal()[-1]["state"] == "undone"
+    gate.touch()
+    until(lambda: host.ended_by_legacy() == [tag])

@@ -215,3 +215,20 @@ def test_a_failure_on_the_way_undoes_everything(multi: Multi) -> None:
     assert status == 1
     assert "everything is as it was before" in said
     assert multi.is_as_before()
+
+
+def test_a_second_call_that_was_at_its_question_meanwhile_begins_nothing(multi: Multi) -> None:
+    host = multi.host
+    for words, question in (
+        (["--from-multi"], "all of it is undone"),
+        (["--from-multi", "--rollback"], "goes back to"),
+    ):
+        second = host.begin(*words)
+        assert second.stdout is not None
+        while question not in (line := second.stdout.readline()):
+            assert line
+        status, said = host.run(*words, "--yes")
+        assert status == 0, said
+        out, _ = second.communicate("y\n", timeout=60)
+        assert second.returncode == 1, out
+    assert multi.is_as_before()
