@@ -26,7 +26,7 @@ from basestation_runner.migrate.entry import Loss
 from basestation_runner.migrate.legacy import MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import Step, back_up, check_unit, remove_backup
+from basestation_runner.migrate.steps import Step, back_up, check_unit, remove_backup, tell_of
 from basestation_runner.migrate.unit import Unit
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -312,9 +312,13 @@ def _start_again(context: Context) -> None:
         return all(look.holder in {pid, None} for look in _looks(context).values())
 
     context.wait(has_locks, context.setting.patience.watched, lambda: f"waiting for {facts['unit']} to take its locks")
-    for site in facts["sites"].values():
-        with suppress(TemporaryError):
-            asother.hand_in_again(Identity.of(site["runner_user"]), site["watch_dir"], int(stopped_at * 1e9))
+    for name, site in facts["sites"].items():
+        try:
+            again = asother.hand_in_again(Identity.of(site["runner_user"]), site["watch_dir"], int(stopped_at * 1e9))
+        except RunnerError as error:  # its rundir is not there, as it was not before
+            context.say(f"site {name}: {error}")
+        else:
+            tell_of(context, site["watch_dir"], again)
 
 
 def _disable(context: Context) -> None:

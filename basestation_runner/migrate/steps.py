@@ -109,12 +109,19 @@ def _start_again(context: Context) -> None:
     if not has_lock:
         raise RunnerError("it is started, but does not take the lock of its rundir", where=unit.name)
     owner, since_ns = context.owner, int(stopped_at * 1e9)
-    names = asother.hand_in_again(owner, context.watch_dir, since_ns)
+    again = asother.hand_in_again(owner, context.watch_dir, since_ns)
     if unit.type != "notify":  # nothing says when it has begun to listen
         time.sleep(context.setting.patience.quiet)
         asother.hand_in_again(owner, context.watch_dir, since_ns)
-    if names:
-        context.say(f"requests that had come meanwhile are handed in again: {len(names)}")
+    tell_of(context, context.watch_dir, again)
+
+
+def tell_of(context: Context, watch_dir: str, again: asother.Again) -> None:
+    """Say what was handed in again, and by name what could not be."""
+    if again.names:
+        context.say(f"requests that had come meanwhile are handed in again: {len(again.names)}")
+    for name, why in again.failed.items():
+        context.say(f"{watch_dir}/{name} cannot be handed in again, the legacy daemon does not see it: {why}")
 
 
 def _has_lock(context: Context) -> bool:

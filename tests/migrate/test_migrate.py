@@ -394,3 +394,32 @@ def test_a_terminal_that_goes_away_has_it_undone(host: Host) -> None:
     assert host.journal()[-1]["state"] == "undone"
     gate.touch()
     until(lambda: host.ended_by_legacy() == [tag])
+
+
+def test_files_that_cannot_be_handed_in_again_are_named_and_hold_nothing_up(host: Host) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    tag = host.drop_while_drained(by=host.site.account, mode=0o664)
+    rundir = host.site.watch_dir
+    (rundir / ".again-").write_text("x")
+    long = f"{'a' * 248}.run"  # there is no room for a longer name
+    for name, mode in ((long, 0o444), ("secret.run", 0o400)):
+        (rundir / name).write_text("x")
+        (rundir / name).chmod(mode)
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert f"{long} cannot be handed in again" in said
+    assert "secret.run cannot be handed in again" in said
+    until(lambda: host.ran() == [tag])
+
+
+def test_a_request_that_keeps_its_old_time_runs_if_it_came_after_the_legacy_daemons_end(host: Host) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes", kill_at="gone")
+    assert status < 0, said
+    tag = host.drop()
+    os.utime(host.site.watch_dir / f"{tag}.run", (1e9, 1e9))
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    until(lambda: host.ran_by_us() == [tag])
