@@ -65,6 +65,8 @@ class MultiPlan:
 def make(setting: Setting) -> MultiPlan:
     """Return the plan for this host. Raises RunnerError, ConfigErrors among them."""
     watching, helping = _pair(setting)
+    for unit in (watching, helping):
+        finding.refuse_link(setting.units, unit)
     told = _told(watching, helping)
     path = Path(told.options.get("--sites_config", ""))
     text = sitesfile.read(path)
@@ -207,7 +209,7 @@ def facts_of(plan: MultiPlan, setting: Setting) -> dict[str, Any]:
         "unit": plan.watcher.name,
         "helper": plan.helper.name,
         "was_active": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_active],
-        "was_enabled": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_enabled],
+        "was_enabled": {unit.name: unit.is_runtime for unit in (plan.helper, plan.watcher) if unit.is_enabled},
         "cgroup_roots": _cgroup_roots(plan, setting),
         "old": sitesfile.read(setting.sites_config),
         "new": plan.new,
@@ -322,13 +324,13 @@ def _start_again(context: Context) -> None:
 
 
 def _disable(context: Context) -> None:
-    for unit in context.journal.facts["was_enabled"]:
-        context.setting.systemctl.disable(unit)
+    for unit, is_runtime in context.journal.facts["was_enabled"].items():
+        context.setting.systemctl.disable(unit, is_runtime=is_runtime)
 
 
 def _enable(context: Context) -> None:
-    for unit in context.journal.facts["was_enabled"]:
-        context.setting.systemctl.enable(unit)
+    for unit, is_runtime in context.journal.facts["was_enabled"].items():
+        context.setting.systemctl.enable(unit, is_runtime=is_runtime)
 
 
 def _check_units(context: Context) -> None:

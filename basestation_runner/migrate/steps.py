@@ -131,13 +131,15 @@ def _has_lock(context: Context) -> bool:
 
 
 def _disable(context: Context) -> None:
-    if context.journal.facts["was_enabled"]:
-        context.setting.systemctl.disable(context.unit_name)
+    facts = context.journal.facts
+    if facts["was_enabled"]:
+        context.setting.systemctl.disable(context.unit_name, is_runtime=facts["is_runtime"])
 
 
 def _enable(context: Context) -> None:
-    if context.journal.facts["was_enabled"]:
-        context.setting.systemctl.enable(context.unit_name)
+    facts = context.journal.facts
+    if facts["was_enabled"]:
+        context.setting.systemctl.enable(context.unit_name, is_runtime=facts["is_runtime"])
 
 
 def check_unit(context: Context, name: str, *, is_to_be_enabled: bool) -> None:

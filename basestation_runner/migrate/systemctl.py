@@ -102,13 +102,13 @@ class Systemctl:
         """Restart a unit, and wait until it says that it is ready."""
         self._run("restart", "--", unit, patience=CHANGING)
 
-    def enable(self, unit: str) -> None:
-        """Have a unit start with the host."""
-        self._run("enable", "--", unit)
+    def enable(self, unit: str, *, is_runtime: bool = False) -> None:
+        """Have a unit start with the host, or count as such until the host's next start only."""
+        self._run("enable", *(["--runtime"] if is_runtime else []), "--", unit)
 
-    def disable(self, unit: str) -> None:
-        """Have a unit not start with the host."""
-        self._run("disable", "--", unit)
+    def disable(self, unit: str, *, is_runtime: bool = False) -> None:
+        """Have a unit not start with the host; with `is_runtime` take back what holds until its next start only."""
+        self._run("disable", *(["--runtime"] if is_runtime else []), "--", unit)
 
     def reset_failed(self, unit: str) -> None:
         """Have systemd forget that a unit has failed."""

@@ -201,7 +201,7 @@ class Inbox:
     ) -> Scan:
         """List the requests. Raises MovedError or OSError.
 
-        Ones that were modified, or with `is_by_coming` came, before `stale_before` are set aside. A file under a private
+        Ones that were modified, or with `is_by_coming` came, before `stale_before` are set aside. One under a private
         name that belongs to none of the jobs `in_hand` was left by a crash before its content was accepted: it becomes
         a request again.
         """

@@ -400,6 +400,7 @@ def test_files_that_cannot_be_handed_in_again_are_named_and_hold_nothing_up(host
     host.start()
     status, said = host.run("alpha", "--yes")
     assert status == 0, said
+    assert host.site.account is not None
     tag = host.drop_while_drained(by=host.site.account, mode=0o664)
     rundir = host.site.watch_dir
     (rundir / ".again-").write_text("x")
@@ -423,3 +424,30 @@ def test_a_request_that_keeps_its_old_time_runs_if_it_came_after_the_legacy_daem
     status, said = host.run("alpha", "--yes")
     assert status == 0, said
     until(lambda: host.ran_by_us() == [tag])
+
+
+def test_a_unit_that_is_a_link_to_elsewhere_is_refused_and_one_within_systemds_places_is_not(host: Host) -> None:
+    host.start()
+    link = host.units / host.unit.name
+    link.symlink_to(host.units / "alpha-of-old.service")
+    assert host.run("alpha", "--dry-run")[0] == 0
+    link.unlink()
+    link = host.units / "baserunner-alpha@.service"
+    elsewhere = host.installation.top / "elsewhere.service"
+    link.symlink_to(elsewhere)
+    status, said = host.run("alpha", "--yes")
+    assert status == 1
+    assert f"it is a link to {elsewhere}, which `systemctl disable` would remove" in said
+    assert host.manager.calls == []
+
+
+def test_a_unit_that_is_enabled_until_the_next_start_is_so_again(host: Host) -> None:
+    host.start()
+    host.unit.is_runtime = True
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert host.unit.file_state == "enabled-runtime"
+    changes = [call for call in host.manager.calls if call[0] in {"enable", "disable"}]
+    assert changes == [[what, "--runtime", host.unit.name] for what in ("disable", "enable")]
