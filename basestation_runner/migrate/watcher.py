@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from basestation_runner import nss
+from basestation_runner.config.load import load_files
+from basestation_runner.config.location import applications_path
 from basestation_runner.errors import RunnerError, TemporaryError
-from basestation_runner.migrate import asother
+from basestation_runner.migrate import asother, sitesfile
 from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
+from basestation_runner.migrate.journal import Journal
 from basestation_runner.migrate.systemctl import execute
 from basestation_runner.operate.client import Client, Facts
+from basestation_runner.watch.rundir import NotReadyError, owner
 
 _PROBE_PATIENCE: Final = 60.0
 """Seconds for one probe: the watcher's own patience with it, and some more."""
@@ -32,14 +36,48 @@ def join(context: Context, groups: Iterable[tuple[int, str]]) -> None:
 
 
 def leave(context: Context) -> None:
-    """Undo that. A watcher that runs is started anew, to lose the groups too."""
+    """Undo that, but for groups that are by now other sites' too. A watcher that runs is started anew, to lose them."""
     setting = context.setting
     joined = context.journal.facts.get("joined", [])
+    if not joined:
+        return
+    needed = _needed(context)
     for gid, group in joined:
-        if is_member(setting.watcher_user, gid):
+        if gid in needed:
+            context.say(f"group {group} is site {needed[gid]}'s too: {setting.watcher_user} stays in it")
+            _pass_on(context, needed[gid], gid, group)
+        elif is_member(setting.watcher_user, gid):
             execute([setting.gpasswd, "-d", setting.watcher_user, group])
-    if context.is_running(setting.watcher_unit) and any(runs_with(context, gid) for gid, _ in joined):
+    lost = [gid for gid, _ in joined if gid not in needed]
+    if context.is_running(setting.watcher_unit) and any(runs_with(context, gid) for gid in lost):
         setting.systemctl.restart(setting.watcher_unit)
+
+
+def _needed(context: Context) -> dict[int, str]:
+    """Return the groups of the sites in sites.yaml, each with one of them, but of those that are given back."""
+    setting = context.setting
+    text = sitesfile.read(setting.sites_config)
+    if text is None or not sitesfile.has_sites(setting.sites_config, text):
+        return {}
+    config = load_files(setting.sites_config, applications_path(setting.applications_config))
+    found = {}
+    for site in config.sites.values():
+        if site.name not in context.sites:
+            try:
+                found[owner(site)[1]] = site.name
+            except NotReadyError:  # it has no group that it could need
+                continue
+            except nss.LookupFailedError as error:
+                raise TemporaryError(f"the name service does not answer: {error}") from error
+    return found
+
+
+def _pass_on(context: Context, site: str, gid: int, group: str) -> None:
+    """Have a site that was migrated too undo a membership one day, in place of the one that gave it."""
+    journal = Journal.of(context.setting.journals, site)
+    joined = journal.facts.get("joined", [])
+    if journal.is_known and [gid, group] not in joined:
+        journal.note(joined=[*joined, [gid, group]])
 
 
 def is_member(name: str, gid: int) -> bool:

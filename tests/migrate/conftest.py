@@ -113,9 +113,9 @@ class Host:
             self.manager, name, self.site, self.program, "--python_version", python, *options, **directives
         )
 
-    def add_legacy_site(self, name: str) -> Unit:
-        """Make another site, which a legacy daemon may serve."""
-        site = self.installation.add_site(name, name)
+    def add_legacy_site(self, name: str, account: Account | None = None) -> Unit:
+        """Make another site, which a legacy daemon may serve; its account is its own unless given."""
+        site = self.installation.add_site(name, name, account=account)
         del self.installation.sites[name]
         assert site.group is not None
         self.installation.accounts.leave(WATCHER, site.group)

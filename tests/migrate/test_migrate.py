@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from basestation_runner import nss
+from basestation_runner.operate.client import Client
 from basestation_runner.sandbox.installation import WATCHER
 from tests.patience import until
 
@@ -451,3 +452,24 @@ def test_a_unit_that_is_enabled_until_the_next_start_is_so_again(host: Host) -> 
     assert host.unit.file_state == "enabled-runtime"
     changes = [call for call in host.manager.calls if call[0] in {"enable", "disable"}]
     assert changes == [[what, "--runtime", host.unit.name] for what in ("disable", "enable")]
+
+
+def test_a_group_that_another_site_needs_stays_and_goes_when_that_is_given_back(host: Host) -> None:
+    beta = host.add_legacy_site("beta", host.site.account)
+    beta.is_enabled = True
+    beta.start()
+    host.installation.write_config()
+    host.start()
+    for name in ("alpha", "beta"):
+        status, said = host.run(name, "--yes")
+        assert status == 0, said
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert f"group {host.group} is site beta's too" in said
+    assert host.unit.is_active
+    assert host.is_member()
+    with Client(host.installation.control_socket) as client:
+        assert client.ask("site", site="beta")["state"] == "watching"
+    status, said = host.run("beta", "--rollback", "--yes")
+    assert status == 0, said
+    assert not host.is_member()
