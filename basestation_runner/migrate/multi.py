@@ -441,8 +441,17 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    for name, site in context.journal.facts["sites"].items():
-        watcher.probe(context, name, site["runner_user"])
+    """See that jobs would be right. Sites that are refused were so before too, unless it is all of them."""
+    refused = []
+    for name in context.sites:
+        try:
+            watcher.probe(context, name)
+        except watcher.ProbeRefusedError as error:
+            refused.append(str(error))
+    if refused and len(refused) == len(context.sites):
+        raise RunnerError(f"no site's jobs would be started: {'; '.join(refused)}")
+    for why in refused:
+        context.say(f"{why}; it is left so")
 
 
 STEPS: Final = (

@@ -290,7 +290,7 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    watcher.probe(context, context.site, context.journal.facts["entry"]["runner_user"])
+    watcher.probe(context, context.site)
 
 
 STEPS: Final = (

@@ -1,13 +1,14 @@
 """What a migration does to our own daemons: their groups, what they are told, whether they run."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from basestation_runner import nss
+from basestation_runner import execgroups, nss
 from basestation_runner.config.load import load_files
 from basestation_runner.config.location import applications_path
+from basestation_runner.config.model import Site
 from basestation_runner.errors import RunnerError, TemporaryError
 from basestation_runner.migrate import asother, sitesfile
 from basestation_runner.migrate.asother import Identity
@@ -162,7 +163,11 @@ def stop_daemons(context: Context) -> None:
         setting.systemctl.disable(unit)
 
 
-def probe(context: Context, site: str, user: str) -> None:
+class ProbeRefusedError(RunnerError):
+    """The helper would not start a job of a site, and has said so."""
+
+
+def probe(context: Context, site: str) -> None:
     """Have the helper make what a job of a site would be, and see that it is right. Raises RunnerError."""
     told: Facts = {}
     why = "the helper does not answer"
@@ -179,10 +184,45 @@ def probe(context: Context, site: str, user: str) -> None:
         return bool(told["outcome"] != "temporary")
 
     if not context.wait(is_told, context.setting.patience.watched, lambda: f"waiting for the probe of {site}: {why}"):
-        raise RunnerError(f"site {site} cannot be probed: {why}", hint="runner doctor")
+        if told:
+            raise ProbeRefusedError(f"a job of site {site} would not be started now: {why}")
+        raise RunnerError(f"site {site} cannot be probed: {why}")
     if told["outcome"] != "probed":
-        raise RunnerError(f"a job of site {site} would not be started: {why}", hint=f"runner doctor --probe {site}")
-    if set(told["uids"]) != {Identity.of(user).uid} or any(told["capabilities"].values()) or not told["no_new_privs"]:
-        raise RunnerError(f"a job of site {site} would be wrong", hint=f"runner doctor --probe {site}")
+        raise ProbeRefusedError(f"a job of site {site} would not be started: {why}")
+    faults = "; ".join(wrong(context, site, told))
+    if faults:
+        raise RunnerError(f"a job of site {site} would be wrong: {faults}")
     for warning in told["warnings"]:
         context.say(f"site {site}: {warning}")
+
+
+def wrong(context: Context, site: str, told: Facts) -> Iterator[str]:
+    """Yield what of a job's identity is not as sites.yaml and the name service say."""
+    setting = context.setting
+    config = load_files(setting.sites_config, applications_path(setting.applications_config))
+    uid, decision = _identity(config.sites[site])
+    if set(told["uids"]) != {uid}:
+        yield f"its uids are {sorted(set(told['uids']))}, not {uid}"
+    if isinstance(decision, execgroups.Granted):
+        if set(told["gids"]) != {decision.effective}:
+            yield f"its GIDs are {sorted(set(told['gids']))}, not {decision.effective}"
+        if set(told["groups"]) != set(decision.gids):
+            yield f"its groups are {sorted(set(told['groups']))}, not {sorted(decision.gids)}"
+    if any(told["capabilities"].values()):
+        yield "it has capabilities"
+    if not told["no_new_privs"]:
+        yield "no_new_privs is not set"
+
+
+def _identity(site: Site) -> tuple[int, execgroups.Granted | execgroups.Refused]:
+    """Return the uid of a site's account, and the groups that its jobs are to have. Raises RunnerError."""
+    try:
+        account = nss.account(site.runner_user)
+        if account is None:
+            raise RunnerError(f"there is no account {site.runner_user}")
+        has = nss.groups_of(account)
+        found = [nss.group(group) if isinstance(group, str) else group for group in site.groups or ()]
+    except nss.LookupFailedError as error:
+        raise TemporaryError(f"the name service does not answer: {error}") from error
+    requested = [group if isinstance(group, int) else group.gid for group in found if group is not None]
+    return account.uid, execgroups.decide(requested or execgroups.of_account(account.gid, has), has)

@@ -232,3 +232,24 @@ def test_a_second_call_that_was_at_its_question_meanwhile_begins_nothing(multi: 
         out, _ = second.communicate("y\n", timeout=60)
         assert second.returncode == 1, out
     assert multi.is_as_before()
+
+
+def test_a_site_that_the_helper_refuses_does_not_make_the_host_go_back(multi: Multi) -> None:
+    host = multi.host
+    accounts, account = host.installation.accounts, host.site.account
+    assert account is not None
+    extra = accounts.add_user("sg1").name
+    accounts.join(account.name, extra)
+    host.installation.write(multi.config, f"{multi.text}  groups: [{extra}, {host.group}]\n")
+    helper = host.manager.units["baserunner-exec.service"]
+    start = helper.start_process
+
+    def start_later() -> Daemon:
+        accounts.leave(account.name, extra)
+        return start()
+
+    helper.start_process = start_later
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert "a job of site alpha would not be started now: the account is not in its effective group" in said
+    assert multi.is_migrated()

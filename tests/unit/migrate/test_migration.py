@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -14,30 +13,11 @@ from basestation_runner.errors import RunnerError
 from basestation_runner.migrate import migration
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.journal import Journal
-from basestation_runner.migrate.setting import Setting
 from basestation_runner.migrate.steps import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-NOWHERE = Path("/nonexistent")
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    """A migration that has begun."""
-    journal = Journal.of(tmp_path / "journals", "alpha")
-    migration.begin(journal, {"site": "alpha", "unit": "x.service"})
-    setting = Setting(
-        sites_config=NOWHERE,
-        applications_config=None,
-        control_socket=NOWHERE,
-        state_dir=NOWHERE,
-        watcher_user="",
-        helper_user="",
-        journals=tmp_path / "journals",
-    )
-    return Context(setting, journal, lambda _: None)
+    from pathlib import Path
 
 
 def steps(done: list[str], last: Callable[[], None], undo: Callable[[], None] = lambda: None) -> tuple[Step, ...]:
