@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,7 +61,12 @@ def jobs(setting: Setting, unit: Unit) -> Iterator[Process]:
     """Yield the processes of a unit but its main one."""
     if not unit.main_pid and not unit.control_group:
         return
-    for pid in sorted(processes(setting, unit) - {unit.main_pid}):
+    yield from shown(processes(setting, unit) - {unit.main_pid})
+
+
+def shown(pids: Collection[int]) -> Iterator[Process]:
+    """Yield those processes that are still there."""
+    for pid in sorted(pids):
         command = _command(pid)
         if command is not None:
             yield Process(pid, command)

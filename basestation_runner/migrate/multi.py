@@ -4,6 +4,7 @@ import posixpath
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.drain import drain
 from basestation_runner.migrate.entry import Loss
-from basestation_runner.migrate.legacy import MULTI
+from basestation_runner.migrate.legacy import ENDS, MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
 from basestation_runner.migrate.steps import Step, back_up, check_unit, remove_backup, tell_of
@@ -46,6 +47,7 @@ class Told:
     options: dict[str, str] = Factory(dict)
     losses: list[Loss] = Factory(list)
     ours: list[str] = Factory(list)
+    logs: list[str] = Factory(list)  # the daemons' own
 
 
 @frozen(kw_only=True)
@@ -58,6 +60,7 @@ class MultiPlan:
     new: str
     drop_ins: Mapping[str, str]  # by unit
     rotations: tuple[str, ...]
+    shared_rotations: tuple[str, ...]  # they rotate other logs besides
     sites: Mapping[str, Mapping[str, Any]]
     findings: tuple[Finding, ...]
 
@@ -92,13 +95,15 @@ def make(setting: Setting) -> MultiPlan:
         helper_user=setting.helper_user,
         joining=frozenset(gid for gid, _ in groups.values()),
     )
+    rotations, shared_rotations = _rotations(setting, told.logs)
     return MultiPlan(
         watcher=watching,
         helper=helping,
         told=told,
         new=new,
         drop_ins=_drop_ins(setting, watching, helping, told),
-        rotations=tuple(_rotations(setting)),
+        rotations=tuple(rotations),
+        shared_rotations=tuple(shared_rotations),
         sites={
             name: {"watch_dir": site.watch_dir, "runner_user": site.runner_user, "group": list(groups[name])}
             for name, site in config.sites.items()
@@ -134,6 +139,7 @@ def _told(*units: Unit) -> Told:
                 told.options[name] = value
             elif name in _OURS:
                 told.options[name] = value
+                told.logs += [value] if name == "--base_log" else []
                 told.ours.append(f"{name} {value}: our daemons have their own")
             else:
                 told.losses.append(Loss(name, f"{name} {value}".strip(), "our daemons have no such option"))
@@ -175,12 +181,36 @@ def _quoted(word: str) -> str:
     return plain if plain == word and " " not in word else f'"{plain}"'
 
 
-def _rotations(setting: Setting) -> Iterator[str]:
-    """Yield the files of logrotate but ours that are about the daemons' logs: no log may be in two."""
+def _rotations(setting: Setting, logs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files of logrotate but ours that are about the daemons' logs alone, and those about others besides.
+
+    No log may be in two. `logs` are those that the old pair has elsewhere.
+    """
+    whole: list[str] = []
+    partly: list[str] = []
     for path in sorted(setting.rotations.glob("*")):
         with suppress(OSError, ValueError):
-            if path.name != setting.our_rotation and str(setting.logs) in path.read_text(encoding="utf-8"):
-                yield str(path)
+            text = "" if path.name == setting.our_rotation else path.read_text(encoding="utf-8")
+            about = [
+                pattern.startswith(str(setting.logs)) or any(fnmatch(log, pattern) for log in logs)
+                for pattern in _rotated(text)
+            ]
+            if any(about):
+                (whole if all(about) else partly).append(str(path))
+    return whole, partly
+
+
+def _rotated(text: str) -> Iterator[str]:
+    """Yield the patterns of logs that a file of logrotate names."""
+    is_inside = False
+    for raw in text.splitlines():
+        line = raw.strip()
+        if is_inside:
+            is_inside = not line.startswith("}")
+        elif line.startswith(("/", '"', "'", "{")):
+            names, brace, rest = line.partition("{")
+            yield from (name.strip("\"'") for name in names.split())
+            is_inside = bool(brace) and not rest.endswith("}")
 
 
 def lines(plan: MultiPlan, setting: Setting, losses: Sequence[Loss]) -> Iterator[str]:
@@ -194,12 +224,27 @@ def lines(plan: MultiPlan, setting: Setting, losses: Sequence[Loss]) -> Iterator
         ("Lost, and accepted", [str(loss) for loss in plan.told.losses if loss not in losses]),
         ("Lost: needs --accept", list(map(str, losses))),
         ("Log rotation that ours replaces", list(plan.rotations)),
+        ("Log rotation of other logs besides: take the daemons' out of it", list(plan.shared_rotations)),
         ("This host", list(map(str, plan.findings))),
     ):
         if told:
             yield from ["", f"{title}:", *(f"  {line}" for line in told)]
     yield from ["", "What will be done:", *(f"  {number}. {step.title}" for number, step in enumerate(STEPS, 1))]
     yield "  If anything of this fails, all of it is undone."
+
+
+def what_dies(plan: MultiPlan, setting: Setting) -> Iterator[str]:
+    """Yield what --now costs, as text."""
+    dying: dict[int, activity.Process] = {}
+    for unit in (plan.watcher, plan.helper):
+        if unit.kill_mode in ENDS:
+            dying |= {job.pid: job for job in activity.jobs(setting, unit)}
+    running = {job.pid: job for job in activity.jobs(setting, plan.helper)}
+    running |= {job.pid: job for job in activity.shown(_pids_below(_cgroup_roots(plan, setting)))}
+    staying = [job for pid, job in running.items() if pid not in dying]
+    for title, jobs in (("With --now these die:", dying.values()), ("These run on, beside new jobs:", staying)):
+        yield from [title, *(f"  {job}" for job in jobs)] if jobs else [title, "  nothing"]
+    yield "What waits in the old watcher's memory is lost."
 
 
 def facts_of(plan: MultiPlan, setting: Setting) -> dict[str, Any]:
@@ -291,12 +336,15 @@ def _is_busy(context: Context, looks: Mapping[str, asother.Rundir], began_ns: in
 def _job_pids(context: Context) -> frozenset[int]:
     """Return the processes of jobs: in the sites' cgroups, or started by the helper."""
     facts = context.journal.facts
-    found: set[int] = set()
-    for root in facts["cgroup_roots"]:
-        for listing in Path(root).glob("site-*/**/cgroup.procs"):
-            found.update(activity.pids(listing))
+    found = _pids_below(facts["cgroup_roots"])
     helper = context.unit(facts["helper"])
     return frozenset(found | activity.processes(context.setting, helper) - {helper.main_pid})
+
+
+def _pids_below(roots: Sequence[str]) -> set[int]:
+    """Return the processes in the cgroups of sites."""
+    listings = [listing for root in roots for listing in Path(root).glob("site-*/**/cgroup.procs")]
+    return {pid for listing in listings for pid in activity.pids(listing)}
 
 
 def _start_again(context: Context) -> None:

@@ -13,12 +13,11 @@ from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.entry import Loss, not_accepted
 from basestation_runner.migrate.journal import Journal
+from basestation_runner.migrate.legacy import ENDS
 from basestation_runner.migrate.plan import Plan
 from basestation_runner.migrate.setting import Setting
 from basestation_runner.migrate.steps import STEPS, Step
 from basestation_runner.operate import output
-
-_ENDS = ("control-group", "mixed")  # values of KillMode= by which a stop ends jobs
 
 
 def list_units(setting: Setting, *, as_json: bool) -> int:
@@ -79,7 +78,7 @@ def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, 
     losses = not_accepted(made.told.losses, accepted)
     click.echo("\n".join(map(printable, multi.lines(made, setting, losses))))
     if is_now:
-        click.echo("\nWith --now running jobs go on, beside new ones; what waits in the old watcher's memory is lost.")
+        click.echo("\n".join(["", *map(printable, multi.what_dies(made, setting))]))
     if multi.not_ready(made):
         raise RunnerError("this host is not ready: see the faults above", hint="nothing was touched")
     _refuse(losses)
@@ -182,7 +181,7 @@ def _activity(setting: Setting, made: Plan) -> Activity | None:
 
 def _what_dies(made: Plan, seen: Activity) -> str:
     """Say what --now costs."""
-    ends = made.unit.kill_mode in _ENDS
+    ends = made.unit.kill_mode in ENDS
     jobs = "".join(f"\n  {job}" for job in seen.jobs) or "\n  nothing"
     what = "With --now these die:" if ends else "With --now these run on, beside the jobs of the new site:"
     names = "".join(f"\n  {printable(name)}" for name in seen.fresh) or "\n  nothing"

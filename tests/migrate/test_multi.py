@@ -253,3 +253,46 @@ def test_a_site_that_the_helper_refuses_does_not_make_the_host_go_back(multi: Mu
     assert status == 0, said
     assert "a job of site alpha would not be started now: the account is not in its effective group" in said
     assert multi.is_migrated()
+
+
+def test_log_rotation_goes_only_where_it_is_about_the_daemons_logs_alone(multi: Multi) -> None:
+    host = multi.host
+    mixed = host.rotations / "mixed"
+    mixed.write_text(f"# ours\n{host.logs}/*.log\n/var/log/other.log {{\n    weekly\n}}\n")
+    elsewhere = host.rotations / "elsewhere"
+    elsewhere.write_text(
+        '"/data/runner*.log" {\n    weekly\n    postrotate\n        /bin/true ${X}\n    endscript\n}\n'
+    )
+    elsewhere.chmod(0o600)
+    multi.watch.stop()
+    multi.watch = multi.unit(WATCH, "BaseRunnerMulti.py", "--base_log", "/data/runner.log")
+    multi.watch.is_enabled = True
+    multi.watch.start()
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert f"take the daemons' out of it:\n  {mixed}" in said
+    assert sorted(path.name for path in host.rotations.iterdir()) == ["apt", "basestation-runner", "mixed"]
+    status, said = host.run("--from-multi", "--rollback", "--yes")
+    assert status == 0, said
+    assert "weekly" in elsewhere.read_text()
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("kill_mode", "is_to_die"), [("mixed", True), ("process", False)])
+def test_now_says_what_dies_and_what_runs_on(multi: Multi, kill_mode: str, *, is_to_die: bool) -> None:
+    host = multi.host
+    root = host.installation.make_directory(host.installation.top / "cgroups")
+    leaf, unit = root / "baserunner.slice/site-alpha/job-1", root / f"baserunner.slice/{EXEC}"
+    multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}", "KillMode": kill_mode}
+    host.cgroups = [root]
+    with subprocess.Popen(["/bin/sleep", "301"]) as outside, subprocess.Popen(["/bin/sleep", "302"]) as inside:
+        for cgroup, process in ((leaf, outside), (unit, inside)):
+            cgroup.mkdir(parents=True)
+            (cgroup / "cgroup.procs").write_text(f"{process.pid}\n")
+        status, said = host.run("--from-multi", "--dry-run", "--now")
+        assert status == 0, said
+        dying, running = said.partition("With --now these die:")[2].split("These run on")
+        assert "sleep 301" in running
+        assert "sleep 302" in (dying if is_to_die else running)
+        for process in (inside, outside):
+            process.kill()
