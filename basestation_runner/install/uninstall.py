@@ -13,7 +13,7 @@ import click
 
 from basestation_runner.errors import EXIT_OK, RunnerError
 from basestation_runner.install import files, manifest
-from basestation_runner.install.host import LINK, PACKAGE, STATE, Host
+from basestation_runner.install.host import DROP_INS, JOURNALS, LINK, PACKAGE, STATE, Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,7 @@ def run(root: Path, *, purge: bool) -> int:
     """Uninstall; return the exit status. Raises RunnerError."""
     host = Host(root.resolve())
     with host.locked():
+        migrated = sorted(path.stem for path in host.root.glob(JOURNALS))
         if host.has_package():
             raise RunnerError(
                 f"the Debian package {PACKAGE} is installed, not this",
@@ -35,7 +36,16 @@ def run(root: Path, *, purge: bool) -> int:
             click.echo("nothing is installed")
         else:
             _remove(before, host)
+        if migrated:
+            hint = "" if purge else " (install again for --rollback)"
+            click.echo(f"nobody serves what was migrated now: {', '.join(migrated)}{hint}")
         if purge:
+            for name in DROP_INS:
+                (host.root / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # it is not there, or holds the administrator's
+                    (host.root / name).parent.rmdir()
+            if host.has_systemd:
+                host.reload_units()
             for name in STATE:
                 shutil.rmtree(host.root / name, ignore_errors=True)
             click.echo("removed: ledger, records, logs and caches of the daemons")
