@@ -49,7 +49,8 @@ class Activity:
     def __str__(self) -> str:
         jobs = f"{len(self.jobs)} processes run" if len(self.jobs) != 1 else f"{self.jobs[0]} runs"
         waiting = "1 request waits" if len(self.fresh) == 1 else f"{len(self.fresh)} requests wait"
-        return f"{jobs}, {waiting} in the rundir"
+        names = f": {printable(self.fresh[0])}" + (" …" if len(self.fresh) > 1 else "") if self.fresh else ""
+        return f"{jobs}, {waiting} in the rundir{names}"
 
 
 def of(setting: Setting, unit: Unit, identity: Identity, watch_dir: str) -> Activity:

@@ -114,7 +114,8 @@ def _become(identity: Identity, work: Callable[[], T]) -> T | RunnerError:
 def _look(watch_dir: str) -> Rundir:
     rundir = _opened(watch_dir)
     try:
-        found = sorted(_requests(rundir))
+        # One that this account may not read, its legacy daemon does not take either.
+        found = [each for each in sorted(_requests(rundir)) if os.access(each[1], os.R_OK, dir_fd=rundir)]
         return Rundir(tuple(found), os.fstat(rundir).st_mtime_ns, lockfile.holder(rundir))
     finally:
         os.close(rundir)

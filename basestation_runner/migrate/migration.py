@@ -101,17 +101,21 @@ def go_back(context: Context, steps: Sequence[Step]) -> None:
 
     Raises RunnerError, also when something fails on the way: the next call goes on with it.
     """
-    journal = context.journal
-    try:
-        for step in steps:
-            if journal.was_begun(step.name):
-                step.check(context)
-        journal.turn("going back")
-    except RunnerError as error:
-        raise RunnerError(f"{_what(context)} cannot be given back: {error}", hint="nothing was touched") from error
+    check_way_back(context, steps)
+    context.journal.turn("going back")
     # It goes on when the terminal is gone. It may wait for jobs: a person can end that.
     with _handled({signal.SIGHUP: lambda *_: None, signal.SIGTERM: _interrupt}):
         _undo(context, steps)
+
+
+def check_way_back(context: Context, steps: Sequence[Step]) -> None:
+    """See that what was begun can be undone, without touching anything. Raises RunnerError."""
+    try:
+        for step in steps:
+            if context.journal.was_begun(step.name):
+                step.check(context)
+    except RunnerError as error:
+        raise RunnerError(f"{_what(context)} cannot be given back: {error}", hint="nothing was touched") from error
 
 
 def _undo(context: Context, steps: Sequence[Step]) -> None:

@@ -1,7 +1,7 @@
 """`runner migrate-site`: what it is asked for, in order: list, plan, consent, and then the steps; or the way back."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import click
 
@@ -44,6 +44,7 @@ def migrate(  # noqa: PLR0913 - what the command line can say
     _check_name(site)
     journal = Journal.of(setting.journals, site) if _may_read_journals(setting) else None
     if journal is not None and journal.is_known:
+        _tell_of_ignored({"--unit": unit, "--accept": accepted})
         return _again(setting, journal, STEPS, is_dry=is_dry, is_now=is_now)
     made = plan.make(setting, site, finding.legacy_unit(setting.systemctl, site, unit))
     losses = not_accepted(made.proposal.losses, accepted)
@@ -73,6 +74,7 @@ def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, 
     """Take a host over from a BaseRunnerMulti, likewise. Raises RunnerError."""
     journal = Journal.of(setting.journals, multi.NAME) if _may_read_journals(setting) else None
     if journal is not None and journal.is_known:
+        _tell_of_ignored({"--accept": accepted})
         return _again(setting, journal, multi.STEPS, is_dry=is_dry, is_now=is_now)
     made = multi.make(setting)
     losses = not_accepted(made.told.losses, accepted)
@@ -111,16 +113,23 @@ def roll_back(setting: Setting, site: str | None, *, is_dry: bool, is_agreed: bo
         raise RunnerError(f"{what} was not migrated", where=str(setting.journals))
     unit = journal.facts["unit"]
     click.echo(f"{what} goes back to {unit}: running jobs end first, and those that wait become requests again.")
+    steps = multi.STEPS if site is None else STEPS
     if is_dry:
+        migration.check_way_back(Context(setting, journal, show.say, is_now), steps)
         return EXIT_OK
     if not is_agreed:
         _ask("Give it back")
     with migration.only_one(setting.journals):
         journal = _read_again(journal)
-        steps = multi.STEPS if site is None else STEPS
         migration.go_back(Context(setting, journal, show.say, is_now), steps)
     click.echo(f"{what} is given back to {unit}.")
     return EXIT_OK
+
+
+def _tell_of_ignored(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        show.say(f"{' and '.join(given)}: ignored, as it goes by what was agreed to before")
 
 
 def _again(setting: Setting, journal: Journal, steps: Sequence[Step], *, is_dry: bool, is_now: bool) -> int:

@@ -105,6 +105,7 @@ def test_a_running_job_is_waited_for_and_what_is_handed_in_meanwhile_runs_once(h
         line = migration.stdout.readline()
         assert line, said
         said += line
+    assert f"1 request waits in the rundir: {first}.run" in said
     second = host.drop()
     assert host.unit.is_active
     gate.touch()
@@ -132,6 +133,15 @@ def test_with_now_the_running_job_dies_and_its_request_is_set_aside(host: Host) 
     stale = sorted(path.name.partition(".")[0] for path in (host.site.watch_dir / "stale").iterdir())
     assert set(stale) <= {first, second}
     assert second in stale
+
+
+def test_a_request_that_the_legacy_daemon_cannot_read_is_not_waited_for(host: Host) -> None:
+    host.start()
+    secret = host.site.watch_dir / "secret.run"
+    secret.write_text("x")
+    secret.chmod(0o600)
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
 
 
 def test_requests_of_a_past_that_the_legacy_daemon_never_ran_go_to_stale_however_new(host: Host) -> None:
@@ -368,6 +378,10 @@ def test_a_way_back_that_could_not_be_gone_to_its_end_is_not_begun(host: Host, f
             expected = "not root's alone"
     calls = list(host.manager.calls)
     text = host.config()
+    if fault != "the journal":
+        status, said = host.run("alpha", "--rollback", "--dry-run")
+        assert status == 1
+        assert expected in said
     status, said = host.run("alpha", "--rollback", "--yes")
     assert status == 1
     assert expected in said
@@ -422,8 +436,9 @@ def test_a_request_that_keeps_its_old_time_runs_if_it_came_after_the_legacy_daem
     assert status < 0, said
     tag = host.drop()
     os.utime(host.site.watch_dir / f"{tag}.run", (1e9, 1e9))
-    status, said = host.run("alpha", "--yes")
+    status, said = host.run("alpha", "--yes", "--unit", "x.service")
     assert status == 0, said
+    assert "--unit: ignored, as it goes by what was agreed to before" in said
     until(lambda: host.ran_by_us() == [tag])
 
 
