@@ -87,7 +87,8 @@ def make(setting: Setting) -> MultiPlan:
     if in_containers:
         raise RunnerError(f"{NO_CONTAINERS}, and these sites run their jobs in one: {', '.join(in_containers)}")
     groups = {site.name: _group(site) for site in config.sites.values()}
-    files = [str(applications)] if applications else []
+    files = [] if here is None else [str(setting.sites_config)]
+    files += [str(applications)] if applications else []
     facts = gather(
         config,
         files,
