@@ -27,7 +27,7 @@ from basestation_runner.migrate.entry import Loss
 from basestation_runner.migrate.legacy import ENDS, MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import Step, back_up, check_unit, remove_backup, tell_of
+from basestation_runner.migrate.steps import Step, back_up, check_unit, free_name, remove_backup, tell_of
 from basestation_runner.migrate.unit import Unit
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -452,6 +452,11 @@ def _write(context: Context) -> None:
 def _write_back(context: Context) -> None:
     setting, facts = context.setting, context.journal.facts
     watcher.stop_daemons(context)
+    now = sitesfile.read(setting.sites_config)
+    if now is not None and now not in {facts["old"], facts["new"]}:
+        kept = free_name(setting.sites_config, "after-multi")
+        sitesfile.replace(kept, now, setting.sites_config)
+        context.say(f"{setting.sites_config} was changed since: it is kept as {kept}")
     sitesfile.replace(setting.sites_config, facts["old"])
     remove_backup(context)
     for unit in facts["drop_ins"]:

@@ -208,10 +208,15 @@ def back_up(context: Context, ending: str) -> None:
         sitesfile.make_directory(path.parent)
         return
     if "backup" not in facts:
-        stem = f"{path.name}.before-{ending}"
-        names = (path.with_name(stem if not number else f"{stem}.{number}") for number in count())
-        context.journal.note(backup=str(next(name for name in names if not os.path.lexists(name))))
+        context.journal.note(backup=str(free_name(path, f"before-{ending}")))
     sitesfile.replace(Path(facts["backup"]), text, path)
+
+
+def free_name(path: Path, ending: str) -> Path:
+    """Return a name beside a file that nothing has."""
+    stem = f"{path.name}.{ending}"
+    names = (path.with_name(f"{stem}.{number}" if number else stem) for number in count())
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def remove_backup(context: Context) -> None:

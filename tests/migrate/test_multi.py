@@ -109,9 +109,12 @@ def test_a_host_is_taken_over_and_given_back_and_each_request_runs_once(multi: M
     second = host.drop()
     until(lambda: host.ran_by_us() == [second])
 
+    changed = f"# somebody's words since\n{host.config()}"
+    host.installation.write(host.installation.sites_config, changed)
     status, said = host.run("--from-multi", "--rollback", "--yes")
     assert status == 0, said
     assert multi.is_as_before()
+    assert host.installation.sites_config.with_name("sites.yaml.after-multi").read_text() == changed
     assert "copytruncate" in multi.rotation.read_text()
     third = host.drop()
     until(lambda: host.ran() == [first, second, third])
