@@ -27,8 +27,13 @@ STATE: Final = (
     "var/log/baserunner",
     "var/log/baserunner-exec",
     "var/cache/baserunner-exec",
+    "var/lib/basestation-runner-migrate",
 )
-"""What the daemons write."""
+"""What the daemons, and migrations, write."""
+DROP_INS: Final = tuple(f"etc/systemd/system/{unit}.d/from-multi.conf" for unit in UNITS)
+"""What a migration from a BaseRunnerMulti writes for our units."""
+JOURNALS: Final = "var/lib/basestation-runner-migrate/*.jsonl"
+"""One for each site that was migrated and not given back."""
 
 CACHE_LOCK: Final = ".lock"
 """In the cache: what the one file holds while it unpacks itself (packaging/onefile/runner.c)."""

@@ -13,7 +13,7 @@ import click
 
 from basestation_runner.errors import EXIT_OK, RunnerError
 from basestation_runner.install import files, manifest
-from basestation_runner.install.host import LINK, PACKAGE, STATE, Host
+from basestation_runner.install.host import DROP_INS, JOURNALS, LINK, PACKAGE, STATE, Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,7 @@ def run(root: Path, *, purge: bool) -> int:
     host = Host(root.resolve())
     left: list[RunnerError] = []
     with host.locked():
+        migrated = sorted(path.stem for path in host.root.glob(JOURNALS))
         if host.has_package():
             raise RunnerError(
                 f"the Debian package {PACKAGE} is installed, not this",
@@ -36,11 +37,11 @@ def run(root: Path, *, purge: bool) -> int:
             click.echo("nothing is installed")
         else:
             left += _remove(before, host)
+        if migrated:
+            hint = "" if purge else " (install again for --rollback)"
+            click.echo(f"nobody serves what was migrated now: {', '.join(migrated)}{hint}")
         if purge:
-            kept = [fault for name in STATE if (fault := files.remove_folder(host.root / name)) is not None]
-            if not kept:
-                click.echo("removed: ledger, records, logs and caches of the daemons")
-            left += kept
+            left += _purge(host)
         with contextlib.suppress(OSError):  # it is not there, or holds the administrator's configuration
             host.configuration.rmdir()
         if host.configuration.is_dir():
@@ -48,6 +49,20 @@ def run(root: Path, *, purge: bool) -> int:
     if left:
         raise ExceptionGroup("folders are left", left)
     return EXIT_OK
+
+
+def _purge(host: Host) -> list[RunnerError]:
+    """Remove what the daemons and migrations have written; return what could not be."""
+    for name in DROP_INS:
+        (host.root / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or holds the administrator's
+            (host.root / name).parent.rmdir()
+    if host.has_systemd:
+        host.reload_units()
+    left = [fault for name in STATE if (fault := files.remove_folder(host.root / name)) is not None]
+    if not left:
+        click.echo("removed: ledger, records, logs and caches of the daemons")
+    return left
 
 
 def _remove(before: Manifest, host: Host) -> list[RunnerError]:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,7 +49,8 @@ class Activity:
     def __str__(self) -> str:
         jobs = f"{len(self.jobs)} processes run" if len(self.jobs) != 1 else f"{self.jobs[0]} runs"
         waiting = "1 request waits" if len(self.fresh) == 1 else f"{len(self.fresh)} requests wait"
-        return f"{jobs}, {waiting} in the rundir"
+        names = f": {printable(self.fresh[0])}" + (" …" if len(self.fresh) > 1 else "") if self.fresh else ""
+        return f"{jobs}, {waiting} in the rundir{names}"
 
 
 def of(setting: Setting, unit: Unit, identity: Identity, watch_dir: str) -> Activity:
@@ -61,7 +62,12 @@ def jobs(setting: Setting, unit: Unit) -> Iterator[Process]:
     """Yield the processes of a unit but its main one."""
     if not unit.main_pid and not unit.control_group:
         return
-    for pid in sorted(processes(setting, unit) - {unit.main_pid}):
+    yield from shown(processes(setting, unit) - {unit.main_pid})
+
+
+def shown(pids: Collection[int]) -> Iterator[Process]:
+    """Yield those processes that are still there."""
+    for pid in sorted(pids):
         command = _command(pid)
         if command is not None:
             yield Process(pid, command)

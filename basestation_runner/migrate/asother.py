@@ -4,10 +4,11 @@ A rundir's people decide what lies in it. Root looks at nothing there and writes
 state directory.
 """
 
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -63,11 +64,19 @@ def look(identity: Identity, watch_dir: str) -> Rundir:
     return _as(identity, watch_dir, partial(_look, watch_dir))
 
 
-def hand_in_again(identity: Identity, watch_dir: str, since_ns: int) -> tuple[str, ...]:
+@frozen
+class Again:
+    """Requests that were handed in again, and why others could not be, by name."""
+
+    names: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+def hand_in_again(identity: Identity, watch_dir: str, since_ns: int) -> Again:
     """Have a legacy daemon notice requests that were there before it: it takes a file only when somebody closes it.
 
-    Those are meant that were written since then, the oldest first. To do this more than once changes nothing: what it
-    has taken is not there any more. Returns the names. Raises RunnerError.
+    Those are meant that came since then, the oldest first. To do this more than once changes nothing: what it has taken
+    is not there any more. Raises RunnerError.
     """
     return _as(identity, watch_dir, partial(_hand_in_again, watch_dir, since_ns))
 
@@ -103,7 +112,8 @@ def _become(identity: Identity, work: Callable[[], T]) -> T | RunnerError:
 def _look(watch_dir: str) -> Rundir:
     rundir = _opened(watch_dir)
     try:
-        found = sorted(_requests(rundir))
+        # One that this account may not read, its legacy daemon does not take either.
+        found = [each for each in sorted(_requests(rundir)) if os.access(each[1], os.R_OK, dir_fd=rundir)]
         return Rundir(tuple(found), os.fstat(rundir).st_mtime_ns, lockfile.holder(rundir))
     finally:
         os.close(rundir)
@@ -123,28 +133,48 @@ def _requests(rundir: int) -> Iterator[tuple[int, str]]:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=rundir, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):  # a legacy daemon leaves all else alone
-                    yield status.st_mtime_ns, name
+                    # It came when it was changed last here: one that is copied with its time looks older.
+                    yield max(status.st_mtime_ns, status.st_ctime_ns), name
 
 
-def _hand_in_again(watch_dir: str, since_ns: int) -> tuple[str, ...]:
+def _hand_in_again(watch_dir: str, since_ns: int) -> Again:
     os.umask(0o002)
     rundir = _opened(watch_dir)
+    failed: dict[str, str] = {}
     try:
-        for hidden in [name for name in os.listdir(rundir) if name.startswith(_HIDDEN)]:  # noqa: PTH208 - the same
-            _write_again(rundir, hidden, hidden.removeprefix(_HIDDEN))  # one that a kill has interrupted
+        hidden = [name for name in os.listdir(rundir) if _is_hidden(name)]  # noqa: PTH208 - the same
+        for name in hidden:  # those that a kill has interrupted
+            with _noted(name, failed):
+                _write_again(rundir, name, name.removeprefix(_HIDDEN))
         waiting = [name for time_ns, name in sorted(_requests(rundir)) if time_ns >= since_ns]
         for name in waiting:
-            with suppress(FileNotFoundError):
+            with _noted(name, failed), suppress(FileNotFoundError):
                 _close_again(rundir, name)
-        return tuple(waiting)
+        return Again(tuple(name for name in waiting if name not in failed), failed)
     finally:
         os.close(rundir)
+
+
+def _is_hidden(name: str) -> bool:
+    """Tell whether a file is a request that is on its way to being handed in again."""
+    return name.startswith(_HIDDEN) and inbox.is_request(name.removeprefix(_HIDDEN))
+
+
+@contextmanager
+def _noted(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """Go on with the next file when one cannot be used, and note why: the site's people decide what lies there."""
+    try:
+        yield
+    except OSError as error:
+        failed[name] = error.strerror or str(error)
 
 
 def _close_again(rundir: int, name: str) -> None:
     try:
         os.close(os.open(name, _WRITE, dir_fd=rundir))
     except PermissionError:
+        if _content(rundir, name) is None:  # neither could the legacy daemon read it
+            raise
         setaside.move(rundir, name, rundir, _HIDDEN + name)
         _write_again(rundir, _HIDDEN + name, name)
 
@@ -153,7 +183,7 @@ def _write_again(rundir: int, hidden: str, name: str) -> None:
     """Make a request anew from what it held. It is closed, whatever happens, after the old one is gone."""
     content = _content(rundir, hidden)
     if content is None:
-        return
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if _content(rundir, name) == content:  # a kill came between the two
         os.unlink(hidden, dir_fd=rundir)
         return
@@ -163,19 +193,27 @@ def _write_again(rundir: int, hidden: str, name: str) -> None:
         _write_again(rundir, hidden, f"again-{name}")
         return
     try:
-        os.write(new, content)
+        left = content
+        while left:
+            left = left[os.write(new, left) :]
         os.unlink(hidden, dir_fd=rundir)
+    except OSError:
+        os.unlink(name, dir_fd=rundir)
+        raise
     finally:
         os.close(new)
 
 
 def _content(rundir: int, name: str) -> bytes | None:
-    """Return what a file holds; None if there is none that can be read."""
+    """Return what a file holds; None if there is none that can be read, or it is too long for a request."""
     try:
         descriptor = os.open(name, _READ, dir_fd=rundir)
     except OSError:
         return None
     try:
-        return os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            return None
+        return os.read(descriptor, _MOST_BYTES)
     finally:
         os.close(descriptor)

@@ -148,6 +148,9 @@ def _limits(proposal: Proposal, unit: Unit) -> None:
         proposal.notes.append("the limits of memory are each job's, not those of all jobs of the site together")
     if unit.wrote("TasksMax") and unit.tasks_max:
         entry["tasks_max"] = unit.tasks_max
+    elif unit.wrote("TasksMax"):
+        most = fields_dict(Site)["tasks_max"].default
+        proposal.notes.append(f"a site has a limit of tasks: in place of TasksMax=infinity it is {most} (tasks_max)")
 
 
 def _docker(told: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -1,6 +1,8 @@
 """Which units of a host are legacy daemons, and which one is a site's."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from attrs import frozen
 
@@ -12,6 +14,8 @@ from basestation_runner.migrate.unit import Unit
 
 _WORD = "baserunner"
 _OURS = frozenset({"baserunner-watch.service", "baserunner-exec.service"})
+
+_UNITS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
 
 @frozen
@@ -42,6 +46,22 @@ def read(systemctl: Systemctl, name: str) -> Unit:
     if unit.needs_reload:
         raise RunnerError("its files were changed and not read again", where=name, hint="systemctl daemon-reload")
     return unit
+
+
+def refuse_link(directory: Path, unit: Unit) -> None:
+    """Refuse a unit that is enabled by a link to a file elsewhere: to disable it takes the link, and so the unit, away.
+
+    `directory` is where the administrator's units are. Raises RunnerError.
+    """
+    places = (directory, *_UNITS)
+    template = re.sub(r"@.*(?=\.service$)", "@", unit.name)
+    for link in (directory / unit.name, directory / template, Path(unit.file)):
+        target = link.resolve()
+        if unit.is_enabled and link.is_symlink() and not any(target.is_relative_to(place) for place in places):
+            what = f"it is a link to {target}, which `systemctl disable` would remove"
+            raise RunnerError(
+                what, where=str(link), hint=f"cp --remove-destination {target} {link}, then daemon-reload"
+            )
 
 
 def candidates(systemctl: Systemctl) -> Iterator[Candidate]:

@@ -1,13 +1,13 @@
 """What a migration has begun and done, on disk before and after each step, so that the next call knows after a kill.
 
-One file a site, JSON lines, in a directory that root alone can enter. A line that was cut off counts as not written.
+One file a site, JSON lines, in a directory that root alone can enter; its version is in the first line. A line that was
+cut off counts as not written.
 """
 
 import json
 import os
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +16,8 @@ from basestation_runner.errors import RunnerError
 
 _SUFFIX: Final = ".jsonl"
 _OVER: Final = ".undone"
+_VERSION: Final = 1
+_WHAT: Final = frozenset({"begun", "done", "undone"})
 
 State = Literal["begun", "migrated", "going back", "undone"]
 _STATES: Final[tuple[State, ...]] = ("begun", "migrated", "going back", "undone")
@@ -37,9 +39,12 @@ class Journal:
             return
         except OSError as error:
             raise RunnerError(f"the journal cannot be read: {error.strerror}", where=str(path)) from error
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             with suppress(ValueError):
-                self._apply(json.loads(line))
+                entry = json.loads(line)
+                if not self._apply(entry):
+                    what = f"line {number} of the journal is not understood"
+                    raise RunnerError(what, where=str(path), hint="was it written by another version of this program?")
                 self.exists = True
 
     @classmethod
@@ -48,11 +53,11 @@ class Journal:
         return cls(directory / f"{site}{_SUFFIX}")
 
     @classmethod
-    def all(cls, directory: Path) -> Iterator[tuple[str, "Journal"]]:
-        """Yield each site that was migrated, or is about to be, with its journal; none where we may not look."""
-        if os.access(directory, os.R_OK | os.X_OK):
-            for path in sorted(directory.glob(f"*{_SUFFIX}")):
-                yield path.name.removesuffix(_SUFFIX), cls(path)
+    def names(cls, directory: Path) -> list[str]:
+        """Return each site that was migrated, or is about to be; none where we may not look."""
+        if not os.access(directory, os.R_OK | os.X_OK):
+            return []
+        return sorted(path.name.removesuffix(_SUFFIX) for path in directory.glob(f"*{_SUFFIX}"))
 
     @property
     def remark(self) -> str:
@@ -90,26 +95,40 @@ class Journal:
         self._append({"state": state, "at": time.time()})
 
     def close(self) -> None:
-        """It was all undone: keep the journal out of the way of another migration."""
-        self.path.rename(self.path.with_suffix(_OVER))
-        self._sync()
+        """It was all undone: keep the journal out of the way of another migration. Raises RunnerError."""
+        try:
+            self.path.rename(self.path.with_suffix(_OVER))
+            self._sync()
+        except OSError as error:
+            raise RunnerError(f"the journal cannot be put aside: {error.strerror}", where=str(self.path)) from error
 
-    def _apply(self, entry: dict[str, Any]) -> None:
-        if "facts" in entry:
-            self.facts.update(entry["facts"])
-        elif "step" in entry:
-            self._steps[entry["step"]] = entry["what"]
-        elif entry.get("state") in _STATES:
-            self.state = entry["state"]
+    def _apply(self, entry: Any) -> bool:  # noqa: ANN401 - whatever JSON can hold
+        """Take in a line; tell whether it is one of ours."""
+        match entry:
+            case {"version": version}:
+                return bool(version == _VERSION)
+            case {"facts": dict(facts)}:
+                self.facts.update(facts)
+            case {"step": str(step), "what": str(what)} if what in _WHAT:
+                self._steps[step] = what
+            case {"state": state} if state in _STATES:
+                self.state = state
+            case _:
+                return False
+        return True
 
     def _append(self, entry: dict[str, Any]) -> None:
         """Write one line, whole, on disk when this returns. Raises RunnerError."""
         make_directory(self.path.parent)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        entries = [entry] if self.exists else [{"version": _VERSION}, entry]
+        # A line may have been cut off: that one ends here.
+        left = b"".join(b"\n" + json.dumps(each).encode() + b"\n" for each in entries)
         try:
             descriptor = os.open(self.path, flags, 0o600)
             try:
-                os.write(descriptor, b"\n" + json.dumps(entry).encode() + b"\n")  # a line may have been cut off
+                while left:
+                    left = left[os.write(descriptor, left) :]
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

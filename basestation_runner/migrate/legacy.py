@@ -8,6 +8,8 @@ from attrs import Factory, define, frozen
 
 DAEMON: Final = "BaseRunner.py"
 MULTI: Final = ("BaseRunnerMulti.py", "BaseRunnerPrivExec.py")
+ENDS: Final = ("control-group", "mixed")
+"""Values of KillMode= by which a stop ends jobs."""
 
 Fate = Literal["carried", "ours", "lost"]
 """What becomes of a directive: it is in the entry, our units or the watcher see to it, or nothing does."""

@@ -4,6 +4,7 @@ import posixpath
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +24,10 @@ from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.drain import drain
 from basestation_runner.migrate.entry import Loss
-from basestation_runner.migrate.legacy import MULTI
+from basestation_runner.migrate.legacy import ENDS, MULTI
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.setting import Setting
-from basestation_runner.migrate.steps import Step
+from basestation_runner.migrate.steps import Step, back_up, check_unit, free_name, remove_backup, tell_of
 from basestation_runner.migrate.unit import Unit
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -46,6 +47,7 @@ class Told:
     options: dict[str, str] = Factory(dict)
     losses: list[Loss] = Factory(list)
     ours: list[str] = Factory(list)
+    logs: list[str] = Factory(list)  # the daemons' own
 
 
 @frozen(kw_only=True)
@@ -58,6 +60,7 @@ class MultiPlan:
     new: str
     drop_ins: Mapping[str, str]  # by unit
     rotations: tuple[str, ...]
+    shared_rotations: tuple[str, ...]  # they rotate other logs besides
     sites: Mapping[str, Mapping[str, Any]]
     findings: tuple[Finding, ...]
 
@@ -65,6 +68,8 @@ class MultiPlan:
 def make(setting: Setting) -> MultiPlan:
     """Return the plan for this host. Raises RunnerError, ConfigErrors among them."""
     watching, helping = _pair(setting)
+    for unit in (watching, helping):
+        finding.refuse_link(setting.units, unit)
     told = _told(watching, helping)
     path = Path(told.options.get("--sites_config", ""))
     text = sitesfile.read(path)
@@ -82,7 +87,8 @@ def make(setting: Setting) -> MultiPlan:
     if in_containers:
         raise RunnerError(f"{NO_CONTAINERS}, and these sites run their jobs in one: {', '.join(in_containers)}")
     groups = {site.name: _group(site) for site in config.sites.values()}
-    files = [str(applications)] if applications else []
+    files = [] if here is None else [str(setting.sites_config)]
+    files += [str(applications)] if applications else []
     facts = gather(
         config,
         files,
@@ -90,13 +96,15 @@ def make(setting: Setting) -> MultiPlan:
         helper_user=setting.helper_user,
         joining=frozenset(gid for gid, _ in groups.values()),
     )
+    rotations, shared_rotations = _rotations(setting, told.logs)
     return MultiPlan(
         watcher=watching,
         helper=helping,
         told=told,
         new=new,
         drop_ins=_drop_ins(setting, watching, helping, told),
-        rotations=tuple(_rotations(setting)),
+        rotations=tuple(rotations),
+        shared_rotations=tuple(shared_rotations),
         sites={
             name: {"watch_dir": site.watch_dir, "runner_user": site.runner_user, "group": list(groups[name])}
             for name, site in config.sites.items()
@@ -131,6 +139,8 @@ def _told(*units: Unit) -> Told:
             if name in _CARRIED:
                 told.options[name] = value
             elif name in _OURS:
+                told.options[name] = value
+                told.logs += [value] if name == "--base_log" else []
                 told.ours.append(f"{name} {value}: our daemons have their own")
             else:
                 told.losses.append(Loss(name, f"{name} {value}".strip(), "our daemons have no such option"))
@@ -172,12 +182,36 @@ def _quoted(word: str) -> str:
     return plain if plain == word and " " not in word else f'"{plain}"'
 
 
-def _rotations(setting: Setting) -> Iterator[str]:
-    """Yield the files of logrotate but ours that are about the daemons' logs: no log may be in two."""
+def _rotations(setting: Setting, logs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the files of logrotate but ours that are about the daemons' logs alone, and those about others besides.
+
+    No log may be in two. `logs` are those that the old pair has elsewhere.
+    """
+    whole: list[str] = []
+    partly: list[str] = []
     for path in sorted(setting.rotations.glob("*")):
         with suppress(OSError, ValueError):
-            if path.name != setting.our_rotation and str(setting.logs) in path.read_text(encoding="utf-8"):
-                yield str(path)
+            text = "" if path.name == setting.our_rotation else path.read_text(encoding="utf-8")
+            about = [
+                pattern.startswith(str(setting.logs)) or any(fnmatch(log, pattern) for log in logs)
+                for pattern in _rotated(text)
+            ]
+            if any(about):
+                (whole if all(about) else partly).append(str(path))
+    return whole, partly
+
+
+def _rotated(text: str) -> Iterator[str]:
+    """Yield the patterns of logs that a file of logrotate names."""
+    is_inside = False
+    for raw in text.splitlines():
+        line = raw.strip()
+        if is_inside:
+            is_inside = not line.startswith("}")
+        elif line.startswith(("/", '"', "'", "{")):
+            names, brace, rest = line.partition("{")
+            yield from (name.strip("\"'") for name in names.split())
+            is_inside = bool(brace) and not rest.endswith("}")
 
 
 def lines(plan: MultiPlan, setting: Setting, losses: Sequence[Loss]) -> Iterator[str]:
@@ -191,12 +225,27 @@ def lines(plan: MultiPlan, setting: Setting, losses: Sequence[Loss]) -> Iterator
         ("Lost, and accepted", [str(loss) for loss in plan.told.losses if loss not in losses]),
         ("Lost: needs --accept", list(map(str, losses))),
         ("Log rotation that ours replaces", list(plan.rotations)),
+        ("Log rotation of other logs besides: take the daemons' out of it", list(plan.shared_rotations)),
         ("This host", list(map(str, plan.findings))),
     ):
         if told:
             yield from ["", f"{title}:", *(f"  {line}" for line in told)]
     yield from ["", "What will be done:", *(f"  {number}. {step.title}" for number, step in enumerate(STEPS, 1))]
     yield "  If anything of this fails, all of it is undone."
+
+
+def what_dies(plan: MultiPlan, setting: Setting) -> Iterator[str]:
+    """Yield what --now costs, as text."""
+    dying: dict[int, activity.Process] = {}
+    for unit in (plan.watcher, plan.helper):
+        if unit.kill_mode in ENDS:
+            dying |= {job.pid: job for job in activity.jobs(setting, unit)}
+    running = {job.pid: job for job in activity.jobs(setting, plan.helper)}
+    running |= {job.pid: job for job in activity.shown(_pids_below(_cgroup_roots(plan, setting)))}
+    staying = [job for pid, job in running.items() if pid not in dying]
+    for title, jobs in (("With --now these die:", dying.values()), ("These run on, beside new jobs:", staying)):
+        yield from [title, *(f"  {job}" for job in jobs)] if jobs else [title, "  nothing"]
+    yield "What waits in the old watcher's memory is lost."
 
 
 def facts_of(plan: MultiPlan, setting: Setting) -> dict[str, Any]:
@@ -206,14 +255,23 @@ def facts_of(plan: MultiPlan, setting: Setting) -> dict[str, Any]:
         "unit": plan.watcher.name,
         "helper": plan.helper.name,
         "was_active": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_active],
-        "was_enabled": [unit.name for unit in (plan.helper, plan.watcher) if unit.is_enabled],
-        "cgroup_root": next((line.split()[1] for line in plan.told.ours if line.startswith("--cgroup_root ")), ""),
+        "was_enabled": {unit.name: unit.is_runtime for unit in (plan.helper, plan.watcher) if unit.is_enabled},
+        "cgroup_roots": _cgroup_roots(plan, setting),
         "old": sitesfile.read(setting.sites_config),
         "new": plan.new,
         "drop_ins": dict(plan.drop_ins),
         "rotations": list(plan.rotations),
         "sites": {name: dict(facts) for name, facts in plan.sites.items()},
     }
+
+
+def _cgroup_roots(plan: MultiPlan, setting: Setting) -> list[str]:
+    """Return where the helper has the cgroups of its jobs: where it is told to, else beside itself, in its slice."""
+    told = plan.told.options.get("--cgroup_root")
+    if told:
+        return [told]
+    parent = posixpath.dirname(plan.helper.control_group).strip("/")
+    return [str(root / parent) for root in setting.cgroups] if parent else []
 
 
 # Steps
@@ -279,13 +337,15 @@ def _is_busy(context: Context, looks: Mapping[str, asother.Rundir], began_ns: in
 def _job_pids(context: Context) -> frozenset[int]:
     """Return the processes of jobs: in the sites' cgroups, or started by the helper."""
     facts = context.journal.facts
-    found: set[int] = set()
-    root = Path(facts["cgroup_root"]) if facts["cgroup_root"] else None
-    if root is not None:
-        for listing in root.glob("site-*/**/cgroup.procs"):
-            found.update(activity.pids(listing))
+    found = _pids_below(facts["cgroup_roots"])
     helper = context.unit(facts["helper"])
     return frozenset(found | activity.processes(context.setting, helper) - {helper.main_pid})
+
+
+def _pids_below(roots: Sequence[str]) -> set[int]:
+    """Return the processes in the cgroups of sites."""
+    listings = [listing for root in roots for listing in Path(root).glob("site-*/**/cgroup.procs")]
+    return {pid for listing in listings for pid in activity.pids(listing)}
 
 
 def _start_again(context: Context) -> None:
@@ -303,19 +363,29 @@ def _start_again(context: Context) -> None:
         return all(look.holder in {pid, None} for look in _looks(context).values())
 
     context.wait(has_locks, context.setting.patience.watched, lambda: f"waiting for {facts['unit']} to take its locks")
-    for site in facts["sites"].values():
-        with suppress(TemporaryError):
-            asother.hand_in_again(Identity.of(site["runner_user"]), site["watch_dir"], int(stopped_at * 1e9))
+    for name, site in facts["sites"].items():
+        try:
+            again = asother.hand_in_again(Identity.of(site["runner_user"]), site["watch_dir"], int(stopped_at * 1e9))
+        except RunnerError as error:  # its rundir is not there, as it was not before
+            context.say(f"site {name}: {error}")
+        else:
+            tell_of(context, site["watch_dir"], again)
 
 
 def _disable(context: Context) -> None:
-    for unit in context.journal.facts["was_enabled"]:
-        context.setting.systemctl.disable(unit)
+    for unit, is_runtime in context.journal.facts["was_enabled"].items():
+        context.setting.systemctl.disable(unit, is_runtime=is_runtime)
 
 
 def _enable(context: Context) -> None:
-    for unit in context.journal.facts["was_enabled"]:
-        context.setting.systemctl.enable(unit)
+    for unit, is_runtime in context.journal.facts["was_enabled"].items():
+        context.setting.systemctl.enable(unit, is_runtime=is_runtime)
+
+
+def _check_units(context: Context) -> None:
+    facts = context.journal.facts
+    for unit in (facts["unit"], facts["helper"]):
+        check_unit(context, unit, is_to_be_enabled=unit in facts["was_enabled"])
 
 
 def _wait_until_gone(context: Context) -> None:
@@ -339,7 +409,7 @@ def _move_rotations(context: Context) -> None:
     for path in context.journal.facts["rotations"]:
         text = sitesfile.read(Path(path))
         if text is not None:
-            sitesfile.replace(_kept(context, path), text)
+            sitesfile.replace(_kept(context, path), text, Path(path))
             sitesfile.replace(Path(path), None)
 
 
@@ -347,7 +417,7 @@ def _move_rotations_back(context: Context) -> None:
     for path in context.journal.facts["rotations"]:
         text = sitesfile.read(_kept(context, path))
         if text is not None:
-            sitesfile.replace(Path(path), text)
+            sitesfile.replace(Path(path), text, _kept(context, path))
             sitesfile.replace(_kept(context, path), None)
 
 
@@ -366,10 +436,12 @@ def _join(context: Context) -> None:
 
 def _write(context: Context) -> None:
     setting, facts = context.setting, context.journal.facts
-    sitesfile.make_directory(setting.sites_config.parent)
-    if facts["old"] is not None:
-        sitesfile.replace(setting.sites_config.with_name(f"{setting.sites_config.name}.before-multi"), facts["old"])
-    sitesfile.replace(setting.sites_config, facts["new"])
+    now = sitesfile.read(setting.sites_config)
+    if now != facts["new"]:
+        if now != facts["old"]:
+            raise RunnerError("it was changed by somebody else meanwhile", where=str(setting.sites_config))
+        back_up(context, "multi")
+        sitesfile.replace(setting.sites_config, facts["new"])
     for unit, text in facts["drop_ins"].items():
         path = setting.units / f"{unit}.d" / DROP_IN
         sitesfile.make_directory(path.parent)
@@ -380,8 +452,13 @@ def _write(context: Context) -> None:
 def _write_back(context: Context) -> None:
     setting, facts = context.setting, context.journal.facts
     watcher.stop_daemons(context)
+    now = sitesfile.read(setting.sites_config)
+    if now is not None and now not in {facts["old"], facts["new"]}:
+        kept = free_name(setting.sites_config, "after-multi")
+        sitesfile.replace(kept, now, setting.sites_config)
+        context.say(f"{setting.sites_config} was changed since: it is kept as {kept}")
     sitesfile.replace(setting.sites_config, facts["old"])
-    setting.sites_config.with_name(f"{setting.sites_config.name}.before-multi").unlink(missing_ok=True)
+    remove_backup(context)
     for unit in facts["drop_ins"]:
         path = setting.units / f"{unit}.d" / DROP_IN
         path.unlink(missing_ok=True)
@@ -418,12 +495,27 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    for name, site in context.journal.facts["sites"].items():
-        watcher.probe(context, name, site["runner_user"])
+    """See that jobs would be right. Sites that are refused were so before too, unless it is all of them."""
+    refused = []
+    for name in context.sites:
+        try:
+            watcher.probe(context, name)
+        except watcher.ProbeRefusedError as error:
+            refused.append(str(error))
+    if refused and len(refused) == len(context.sites):
+        raise RunnerError(f"no site's jobs would be started: {'; '.join(refused)}")
+    for why in refused:
+        context.say(f"{why}; it is left so")
 
 
 STEPS: Final = (
-    Step("stop", "wait until no job runs and all rundirs are quiet, then stop the old pair", _stop, _start_again),
+    Step(
+        "stop",
+        "wait until no job runs and all rundirs are quiet, then stop the old pair",
+        _stop,
+        _start_again,
+        _check_units,
+    ),
     Step("disable", "disable it", _disable, _enable),
     Step("gone", "wait until its locks are gone", _wait_until_gone),
     Step("rotation", "take its log rotation away", _move_rotations, _move_rotations_back),

@@ -1,5 +1,6 @@
 """What the name service and the host's files say about the account of a legacy unit. Blocking calls."""
 
+import glob
 import grp
 import os
 import pwd
@@ -73,21 +74,22 @@ def variables_of_unit(unit: Unit) -> Variables:
     """Return the variables of a unit's processes: those of its files go before its own."""
     values = dict(unit.variables)
     secret, missing = [], []
-    for file in _existing(unit.environment_files):
-        content = _content(file.path)
+    for path in _existing(unit.environment_files):
+        content = _content(path)
         if content is None:
-            missing.append(file.path)
+            missing.append(path)
         elif not content[1] & stat.S_IROTH:
-            secret.append(file.path)
+            secret.append(path)
         else:
             values |= variables_of(content[0])
     return Variables(values=values, secret=tuple(secret), missing=tuple(missing))
 
 
-def _existing(files: Iterable[EnvironmentFile]) -> Iterator[EnvironmentFile]:
+def _existing(files: Iterable[EnvironmentFile]) -> Iterator[str]:
+    """Yield the files that are meant, each of a pattern in its order; and one that should be there and is not."""
     for file in files:
-        if not file.is_optional or Path(file.path).exists():
-            yield file
+        found = sorted(glob.glob(file.path))  # noqa: PTH207 - an absolute pattern
+        yield from found or ([] if file.is_optional else [file.path])
 
 
 def _content(path: str) -> tuple[str, int] | None:

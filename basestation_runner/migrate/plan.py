@@ -15,7 +15,7 @@ from basestation_runner.config.load import load_sources, read
 from basestation_runner.config.location import applications_path
 from basestation_runner.config.model import NO_CONTAINERS, Config
 from basestation_runner.errors import RunnerError, TemporaryError
-from basestation_runner.migrate import sitesfile
+from basestation_runner.migrate import finding, sitesfile
 from basestation_runner.migrate.entry import Proposal, propose
 from basestation_runner.migrate.people import people_of, variables_of_unit
 from basestation_runner.migrate.setting import Setting
@@ -53,6 +53,7 @@ def make(setting: Setting, site: str, unit: Unit) -> Plan:
     if proposal.wants_container:
         fields = ", ".join(name for name in proposal.entry if "docker" in name)
         raise RunnerError(f"{NO_CONTAINERS}, and site {site} runs its jobs in one ({fields})", where=unit.name)
+    finding.refuse_link(setting.units, unit)
     old = sitesfile.read(setting.sites_config)
     new = sitesfile.added(setting.sites_config, old or "", site, proposal.entry)
     applications = applications_path(setting.applications_config)
@@ -112,6 +113,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         "group": plan.group,
         "was_active": plan.unit.is_active,
         "was_enabled": plan.unit.is_enabled,
+        "is_runtime": plan.unit.is_runtime,
     }
 
 

@@ -1,7 +1,7 @@
 """`runner migrate-site`: what it is asked for, in order: list, plan, consent, and then the steps; or the way back."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import click
 
@@ -13,12 +13,11 @@ from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.entry import Loss, not_accepted
 from basestation_runner.migrate.journal import Journal
+from basestation_runner.migrate.legacy import ENDS
 from basestation_runner.migrate.plan import Plan
 from basestation_runner.migrate.setting import Setting
 from basestation_runner.migrate.steps import STEPS, Step
 from basestation_runner.operate import output
-
-_ENDS = ("control-group", "mixed")  # values of KillMode= by which a stop ends jobs
 
 
 def list_units(setting: Setting, *, as_json: bool) -> int:
@@ -45,6 +44,7 @@ def migrate(  # noqa: PLR0913 - what the command line can say
     _check_name(site)
     journal = Journal.of(setting.journals, site) if _may_read_journals(setting) else None
     if journal is not None and journal.is_known:
+        _tell_of_ignored({"--unit": unit, "--accept": accepted})
         return _again(setting, journal, STEPS, is_dry=is_dry, is_now=is_now)
     made = plan.make(setting, site, finding.legacy_unit(setting.systemctl, site, unit))
     losses = not_accepted(made.proposal.losses, accepted)
@@ -74,12 +74,13 @@ def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, 
     """Take a host over from a BaseRunnerMulti, likewise. Raises RunnerError."""
     journal = Journal.of(setting.journals, multi.NAME) if _may_read_journals(setting) else None
     if journal is not None and journal.is_known:
+        _tell_of_ignored({"--accept": accepted})
         return _again(setting, journal, multi.STEPS, is_dry=is_dry, is_now=is_now)
     made = multi.make(setting)
     losses = not_accepted(made.told.losses, accepted)
     click.echo("\n".join(map(printable, multi.lines(made, setting, losses))))
     if is_now:
-        click.echo("\nWith --now running jobs go on, beside new ones; what waits in the old watcher's memory is lost.")
+        click.echo("\n".join(["", *map(printable, multi.what_dies(made, setting))]))
     if multi.not_ready(made):
         raise RunnerError("this host is not ready: see the faults above", hint="nothing was touched")
     _refuse(losses)
@@ -90,6 +91,8 @@ def migrate_multi(setting: Setting, *, accepted: Collection[str], is_dry: bool, 
         _ask("Migrate this host")
     with migration.only_one(setting.journals):
         journal = Journal.of(setting.journals, multi.NAME)
+        if journal.is_known:
+            raise RunnerError("somebody else has begun to migrate this host")
         migration.begin(journal, multi.facts_of(made, setting))
         migration.go_on(Context(setting, journal, show.say, is_now), multi.STEPS)
     click.echo("This host is migrated. `runner migrate-site --from-multi --rollback` gives it back.")
@@ -110,15 +113,23 @@ def roll_back(setting: Setting, site: str | None, *, is_dry: bool, is_agreed: bo
         raise RunnerError(f"{what} was not migrated", where=str(setting.journals))
     unit = journal.facts["unit"]
     click.echo(f"{what} goes back to {unit}: running jobs end first, and those that wait become requests again.")
+    steps = multi.STEPS if site is None else STEPS
     if is_dry:
+        migration.check_way_back(Context(setting, journal, show.say, is_now), steps)
         return EXIT_OK
     if not is_agreed:
         _ask("Give it back")
     with migration.only_one(setting.journals):
-        steps = multi.STEPS if site is None else STEPS
+        journal = _read_again(journal)
         migration.go_back(Context(setting, journal, show.say, is_now), steps)
     click.echo(f"{what} is given back to {unit}.")
     return EXIT_OK
+
+
+def _tell_of_ignored(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        show.say(f"{' and '.join(given)}: ignored, as it goes by what was agreed to before")
 
 
 def _again(setting: Setting, journal: Journal, steps: Sequence[Step], *, is_dry: bool, is_now: bool) -> int:
@@ -132,14 +143,22 @@ def _again(setting: Setting, journal: Journal, steps: Sequence[Step], *, is_dry:
     if is_dry:
         return EXIT_OK
     _need_root()
-    context = Context(setting, journal, show.say, is_now)
     with migration.only_one(setting.journals):
+        context = Context(setting, _read_again(journal), show.say, is_now)
         if is_forth:
             migration.go_on(context, steps)
         else:
             migration.go_back(context, steps)
     click.echo(f"{what} is migrated." if is_forth else f"{what} is not migrated: {unit} has it as before.")
     return EXIT_OK if is_forth else EXIT_FAILED
+
+
+def _read_again(journal: Journal) -> Journal:
+    """Return a journal as it is when nobody else goes on with it. Raises RunnerError if somebody did meanwhile."""
+    now = Journal(journal.path)
+    if not now.is_known or now.state != journal.state:
+        raise RunnerError("another call has gone on with it meanwhile", hint="runner migrate-site --list")
+    return now
 
 
 def _refuse(losses: Sequence[Loss]) -> None:
@@ -171,7 +190,7 @@ def _activity(setting: Setting, made: Plan) -> Activity | None:
 
 def _what_dies(made: Plan, seen: Activity) -> str:
     """Say what --now costs."""
-    ends = made.unit.kill_mode in _ENDS
+    ends = made.unit.kill_mode in ENDS
     jobs = "".join(f"\n  {job}" for job in seen.jobs) or "\n  nothing"
     what = "With --now these die:" if ends else "With --now these run on, beside the jobs of the new site:"
     names = "".join(f"\n  {printable(name)}" for name in seen.fresh) or "\n  nothing"

@@ -1,12 +1,13 @@
 """What a person is shown of a migration: what could be migrated, the plan, how it ended. Decides nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from basestation_runner.errors import RunnerError, printable
-from basestation_runner.migrate import finding, plan
+from basestation_runner.migrate import finding, multi, plan
 from basestation_runner.migrate.activity import Activity
 from basestation_runner.migrate.entry import Loss
 from basestation_runner.migrate.finding import Candidate
@@ -17,20 +18,26 @@ from basestation_runner.operate.output import Table
 
 
 def say(text: str) -> None:
-    """Tell a person something, now."""
-    click.echo(printable(text), err=True)
+    """Tell a person something, now. That the terminal is gone is no reason to fail."""
+    with suppress(OSError):
+        click.echo(printable(text), err=True)
 
 
 def listing(setting: Setting) -> list[dict[str, Any]]:
     """Return what could be migrated, and what was."""
     found = finding.without_idle_templates(list(finding.candidates(setting.systemctl)))
     rows = [_row(candidate) for candidate in found]
-    for name, journal in Journal.all(setting.journals):
-        site = "" if "sites" in journal.facts else name
-        rows.append(
-            {"site": site, "unit": str(journal.facts.get("unit", "")), "state": journal.state, "remark": journal.remark}
-        )
+    rows += [_row_of_journal(setting, name) for name in Journal.names(setting.journals)]
     return rows
+
+
+def _row_of_journal(setting: Setting, name: str) -> dict[str, Any]:
+    row = {"site": "" if name == multi.NAME else name, "unit": "", "state": "", "remark": ""}
+    try:
+        journal = Journal.of(setting.journals, name)
+    except RunnerError as error:
+        return {**row, "remark": str(error)}
+    return {**row, "unit": str(journal.facts.get("unit", "")), "state": journal.state, "remark": journal.remark}
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +27,9 @@ def added(path: Path, text: str, site: str, entry: Mapping[str, Any]) -> str:
     if site in before:
         raise RunnerError(f"site {site} is there already", where=str(path))
     wanted = before | {site: dict(entry)}
-    appended = _ended(text) + _dumped({site: _in_lines(entry)})
+    # A comment at the end is not about this entry, and must not go with it one day.
+    apart = "\n" if text.rstrip("\n").rpartition("\n")[2].startswith("#") and not text.endswith("\n\n") else ""
+    appended = _ended(text) + apart + _dumped({site: _in_lines(entry)})
     with suppress(RunnerError):  # a file that is not simply one entry below the other
         return _checked(path, appended, wanted)
     try:
@@ -38,17 +41,47 @@ def added(path: Path, text: str, site: str, entry: Mapping[str, Any]) -> str:
 
 
 def removed(path: Path, text: str, site: str) -> str:
-    """Given a sites.yaml, return it without an entry. Raises RunnerError or ConfigErrors."""
+    """Given a sites.yaml, return it without an entry. Raises RunnerError or ConfigErrors.
+
+    The comment directly above the entry goes with it; the file's first comment, and what is above the next entry, stay.
+    """
     before = _data(path, text)
     if site not in before:
         return text
-    start = parse(Source(str(path), text.encode())).place.keys[site][0] - 1
-    lines = text.splitlines(keepends=True)
-    end = start + 1
-    while end < len(lines) and lines[end][:1] in {" ", "\t", "\n", "\r", "-"}:
-        end += 1
     rest = {name: entry for name, entry in before.items() if name != site}
-    return _checked(path, "".join([*lines[:start], *lines[end:]]), rest)
+    with suppress(RunnerError):  # a file that is not simply one entry below the other
+        return _checked(path, _cut(path, text, site), rest)
+    try:
+        data = _yaml().load(text)
+        del data[site]
+        return _checked(path, _dumped(data), rest)
+    except YAMLError as error:
+        raise RunnerError(f"it cannot be changed: {error}", where=str(path)) from error
+
+
+def _cut(path: Path, text: str, site: str) -> str:
+    """Return the text without the lines from an entry's name to the next one's, but what is above that."""
+    keys = parse(Source(str(path), text.encode())).place.keys
+    line, column = keys[site]
+    lines = text.splitlines(keepends=True)
+
+    def is_above(place: int) -> bool:
+        """Tell whether a line is a comment that can be about the entry below it."""
+        stripped = lines[place].lstrip(" ")
+        return stripped.startswith("#") and len(lines[place]) - len(stripped) < column
+
+    start = line - 1
+    end = min((other - 1 for other, _ in keys.values() if other > line), default=len(lines))
+    while end > line and (not lines[end - 1].strip() or is_above(end - 1)):
+        end -= 1
+    first = start
+    while first > 0 and is_above(first - 1):
+        first -= 1
+    start = first or start
+    follows = lines[end].strip() if end < len(lines) else ""
+    if start > 0 and not lines[start - 1].strip() and not follows:
+        start -= 1  # of the empty lines on both sides one is enough, and none at the end
+    return "".join([*lines[:start], *lines[end:]])
 
 
 def with_field(path: Path, text: str, field: str, value: str) -> str:
@@ -77,16 +110,18 @@ def read(path: Path) -> str | None:
         raise RunnerError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(path)) from error
 
 
-def replace(path: Path, text: str | None) -> None:
+def replace(path: Path, text: str | None, like: Path | None = None) -> None:
     """Write a file that root alone can change, in one step that is on disk afterwards; without a text remove it.
 
+    It keeps its owner, group and mode, or gets those of another file. A link is followed: what it leads to is replaced.
     Raises RunnerError.
     """
     try:
         if text is None:
             path.unlink(missing_ok=True)
         else:
-            _write(path, text)
+            path = path.resolve()
+            _write(path, text, like or path)
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -104,16 +139,25 @@ def make_directory(path: Path) -> None:
         raise RunnerError(f"cannot be made: {error.strerror}", where=str(path)) from error
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, like: Path) -> None:
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else _MODE)
-        file.flush()
-        os.fsync(descriptor)
-    fresh.rename(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            mode = _MODE
+            with suppress(FileNotFoundError):
+                status = like.stat()
+                mode = stat.S_IMODE(status.st_mode)
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+            os.fchmod(descriptor, mode)
+            file.flush()
+            os.fsync(descriptor)
+        fresh.rename(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _yaml() -> YAML:

@@ -1,8 +1,10 @@
 """The steps of a migration: each can be done again after a kill in its midst, and undone whether or not it was done."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +17,19 @@ from basestation_runner.migrate.drain import drain
 from basestation_runner.migrate.pausing import paused, wake
 from basestation_runner.migrate.unit import Unit
 
+_CAN_BE_ENABLED: Final = frozenset({"enabled", "enabled-runtime", "disabled", "indirect", "alias"})
+"""Values of UnitFileState=."""
+
 
 @frozen
 class Step:
-    """One step; `title` is what a plan says of it."""
+    """One step; `title` is what a plan says of it. `check` raises RunnerError if it is seen that `undo` would fail."""
 
     name: str
     title: str
     do: Callable[[Context], None]
     undo: Callable[[Context], None] = lambda _: None
+    check: Callable[[Context], None] = lambda _: None
 
 
 # Stopping
@@ -103,12 +109,19 @@ def _start_again(context: Context) -> None:
     if not has_lock:
         raise RunnerError("it is started, but does not take the lock of its rundir", where=unit.name)
     owner, since_ns = context.owner, int(stopped_at * 1e9)
-    names = asother.hand_in_again(owner, context.watch_dir, since_ns)
+    again = asother.hand_in_again(owner, context.watch_dir, since_ns)
     if unit.type != "notify":  # nothing says when it has begun to listen
         time.sleep(context.setting.patience.quiet)
         asother.hand_in_again(owner, context.watch_dir, since_ns)
-    if names:
-        context.say(f"requests that had come meanwhile are handed in again: {len(names)}")
+    tell_of(context, context.watch_dir, again)
+
+
+def tell_of(context: Context, watch_dir: str, again: asother.Again) -> None:
+    """Say what was handed in again, and by name what could not be."""
+    if again.names:
+        context.say(f"requests that had come meanwhile are handed in again: {len(again.names)}")
+    for name, why in again.failed.items():
+        context.say(f"{watch_dir}/{name} cannot be handed in again, the legacy daemon does not see it: {why}")
 
 
 def _has_lock(context: Context) -> bool:
@@ -118,13 +131,26 @@ def _has_lock(context: Context) -> bool:
 
 
 def _disable(context: Context) -> None:
-    if context.journal.facts["was_enabled"]:
-        context.setting.systemctl.disable(context.unit_name)
+    facts = context.journal.facts
+    if facts["was_enabled"]:
+        context.setting.systemctl.disable(context.unit_name, is_runtime=facts["is_runtime"])
 
 
 def _enable(context: Context) -> None:
-    if context.journal.facts["was_enabled"]:
-        context.setting.systemctl.enable(context.unit_name)
+    facts = context.journal.facts
+    if facts["was_enabled"]:
+        context.setting.systemctl.enable(context.unit_name, is_runtime=facts["is_runtime"])
+
+
+def check_unit(context: Context, name: str, *, is_to_be_enabled: bool) -> None:
+    """See that a legacy unit could run as it did before. Raises RunnerError."""
+    unit = context.unit(name)
+    if is_to_be_enabled and unit.file_state not in _CAN_BE_ENABLED:
+        raise RunnerError(f"it cannot be enabled: it is {unit.file_state}", where=unit.name)
+
+
+def _check_unit(context: Context) -> None:
+    check_unit(context, context.unit_name, is_to_be_enabled=context.journal.facts["was_enabled"])
 
 
 def _wait_until_gone(context: Context) -> None:
@@ -174,9 +200,29 @@ def _restart_watcher(context: Context) -> None:
 # The configuration
 
 
-def backup_of(path: Path, site: str) -> Path:
-    """Return where a sites.yaml is kept as it was before a site's migration."""
-    return path.with_name(f"{path.name}.before-{site}")
+def back_up(context: Context, ending: str) -> None:
+    """Keep sites.yaml beside itself as it is now, under a name that nothing has. A second time does the same again."""
+    path, facts = context.setting.sites_config, context.journal.facts
+    text = sitesfile.read(path)
+    if text is None:
+        sitesfile.make_directory(path.parent)
+        return
+    if "backup" not in facts:
+        context.journal.note(backup=str(free_name(path, f"before-{ending}")))
+    sitesfile.replace(Path(facts["backup"]), text, path)
+
+
+def free_name(path: Path, ending: str) -> Path:
+    """Return a name beside a file that nothing has."""
+    stem = f"{path.name}.{ending}"
+    names = (path.with_name(f"{stem}.{number}" if number else stem) for number in count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def remove_backup(context: Context) -> None:
+    """Remove what was kept so."""
+    if "backup" in context.journal.facts:
+        Path(context.journal.facts["backup"]).unlink(missing_ok=True)
 
 
 def _write(context: Context) -> None:
@@ -186,20 +232,30 @@ def _write(context: Context) -> None:
         return
     if now != facts["old"]:
         raise RunnerError("it was changed by somebody else meanwhile", where=str(path))
-    if now is None:
-        sitesfile.make_directory(path.parent)
-    else:
-        sitesfile.replace(backup_of(path, context.site), now)
+    back_up(context, context.site)
     sitesfile.replace(path, facts["new"])
+
+
+def _without_entry(context: Context) -> str | None:
+    """Return sites.yaml as it is to be again. Raises RunnerError or ConfigErrors."""
+    path, facts = context.setting.sites_config, context.journal.facts
+    now = sitesfile.read(path)
+    if now is None or now == facts["old"]:
+        return now
+    return sitesfile.removed(path, now, context.site) if now != facts["new"] else facts["old"]
+
+
+def _check_entry(context: Context) -> None:
+    _without_entry(context)
 
 
 def _write_back(context: Context) -> None:
     """Take the entry out again, whatever else was changed since, and have the daemons go by that."""
-    setting, facts = context.setting, context.journal.facts
+    setting = context.setting
     path = setting.sites_config
-    now = sitesfile.read(path)
-    if now is not None and now != facts["old"]:
-        sitesfile.replace(path, facts["old"] if now == facts["new"] else sitesfile.removed(path, now, context.site))
+    text = _without_entry(context)
+    if text != sitesfile.read(path):
+        sitesfile.replace(path, text)
     left = sitesfile.read(path)
     if left is None or not sitesfile.has_sites(path, left):
         watcher.stop_daemons(context)
@@ -208,7 +264,7 @@ def _write_back(context: Context) -> None:
         context.reload()
         with context.client() as client:
             client.ask("release", site=context.site)
-    backup_of(path, context.site).unlink(missing_ok=True)
+    remove_backup(context)
 
 
 def _reload(context: Context) -> None:
@@ -239,17 +295,19 @@ def _wait_until_watched(context: Context) -> None:
 
 
 def _probe(context: Context) -> None:
-    watcher.probe(context, context.site, context.journal.facts["entry"]["runner_user"])
+    watcher.probe(context, context.site)
 
 
 STEPS: Final = (
-    Step("stop", "wait until {unit} runs no job and {watch_dir} is quiet, then stop it", _stop, _start_again),
+    Step(
+        "stop", "wait until {unit} runs no job and {watch_dir} is quiet, then stop it", _stop, _start_again, _check_unit
+    ),
     Step("disable", "disable it", _disable, _enable),
     Step("gone", "wait until its process and its lock are gone", _wait_until_gone),
     Step("word", "leave word for the watcher: older requests go to stale/", _leave_word, _take_word_back),
     Step("join", "add {watcher} to group {group}, unless it is in it", _join, watcher.leave),
     Step("restart", "restart the watcher, if it runs without that group", _restart_watcher),
-    Step("write", "write {config}, with a backup beside it", _write, _write_back),
+    Step("write", "write {config}, with a backup beside it", _write, _write_back, _check_entry),
     Step("reload", "have both daemons read it, or start them", _reload),
     Step("watched", "wait until the site is watched", _wait_until_watched, drain),
     Step("probe", "probe the site", _probe),

@@ -36,6 +36,7 @@ def execute(command: Sequence[str | Path], patience: float = ASKING) -> str:
             timeout=patience,
             check=False,
             cwd="/",
+            start_new_session=True,  # what somebody types at the terminal is for us, not for it
         )
     except FileNotFoundError as error:
         raise RunnerError("it is not installed", where=words[0]) from error
@@ -101,13 +102,13 @@ class Systemctl:
         """Restart a unit, and wait until it says that it is ready."""
         self._run("restart", "--", unit, patience=CHANGING)
 
-    def enable(self, unit: str) -> None:
-        """Have a unit start with the host."""
-        self._run("enable", "--", unit)
+    def enable(self, unit: str, *, is_runtime: bool = False) -> None:
+        """Have a unit start with the host, or count as such until the host's next start only."""
+        self._run("enable", *(["--runtime"] if is_runtime else []), "--", unit)
 
-    def disable(self, unit: str) -> None:
-        """Have a unit not start with the host."""
-        self._run("disable", "--", unit)
+    def disable(self, unit: str, *, is_runtime: bool = False) -> None:
+        """Have a unit not start with the host; with `is_runtime` take back what holds until its next start only."""
+        self._run("disable", *(["--runtime"] if is_runtime else []), "--", unit)
 
     def reset_failed(self, unit: str) -> None:
         """Have systemd forget that a unit has failed."""

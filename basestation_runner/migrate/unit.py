@@ -134,6 +134,11 @@ class Unit:
         """Whether it starts with the host."""
         return self.file_state in {"enabled", "enabled-runtime"}
 
+    @property
+    def is_runtime(self) -> bool:
+        """Whether it does so until the host's next start only."""
+        return self.file_state == "enabled-runtime"
+
     def wrote(self, name: str) -> bool:
         """Tell whether somebody wrote a directive of this name."""
         return any(directive.name == name for directive in self.directives)

@@ -1,17 +1,22 @@
 """What a migration does to our own daemons: their groups, what they are told, whether they run."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from basestation_runner import nss
+from basestation_runner import execgroups, nss
+from basestation_runner.config.load import load_files
+from basestation_runner.config.location import applications_path
+from basestation_runner.config.model import Site
 from basestation_runner.errors import RunnerError, TemporaryError
-from basestation_runner.migrate import asother
+from basestation_runner.migrate import asother, sitesfile
 from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
+from basestation_runner.migrate.journal import Journal
 from basestation_runner.migrate.systemctl import execute
 from basestation_runner.operate.client import Client, Facts
+from basestation_runner.watch.rundir import NotReadyError, owner
 
 _PROBE_PATIENCE: Final = 60.0
 """Seconds for one probe: the watcher's own patience with it, and some more."""
@@ -32,14 +37,48 @@ def join(context: Context, groups: Iterable[tuple[int, str]]) -> None:
 
 
 def leave(context: Context) -> None:
-    """Undo that. A watcher that runs is started anew, to lose the groups too."""
+    """Undo that, but for groups that are by now other sites' too. A watcher that runs is started anew, to lose them."""
     setting = context.setting
     joined = context.journal.facts.get("joined", [])
+    if not joined:
+        return
+    needed = _needed(context)
     for gid, group in joined:
-        if is_member(setting.watcher_user, gid):
+        if gid in needed:
+            context.say(f"group {group} is site {needed[gid]}'s too: {setting.watcher_user} stays in it")
+            _pass_on(context, needed[gid], gid, group)
+        elif is_member(setting.watcher_user, gid):
             execute([setting.gpasswd, "-d", setting.watcher_user, group])
-    if context.is_running(setting.watcher_unit) and any(runs_with(context, gid) for gid, _ in joined):
+    lost = [gid for gid, _ in joined if gid not in needed]
+    if context.is_running(setting.watcher_unit) and any(runs_with(context, gid) for gid in lost):
         setting.systemctl.restart(setting.watcher_unit)
+
+
+def _needed(context: Context) -> dict[int, str]:
+    """Return the groups of the sites in sites.yaml, each with one of them, but of those that are given back."""
+    setting = context.setting
+    text = sitesfile.read(setting.sites_config)
+    if text is None or not sitesfile.has_sites(setting.sites_config, text):
+        return {}
+    config = load_files(setting.sites_config, applications_path(setting.applications_config))
+    found = {}
+    for site in config.sites.values():
+        if site.name not in context.sites:
+            try:
+                found[owner(site)[1]] = site.name
+            except NotReadyError:  # it has no group that it could need
+                continue
+            except nss.LookupFailedError as error:
+                raise TemporaryError(f"the name service does not answer: {error}") from error
+    return found
+
+
+def _pass_on(context: Context, site: str, gid: int, group: str) -> None:
+    """Have a site that was migrated too undo a membership one day, in place of the one that gave it."""
+    journal = Journal.of(context.setting.journals, site)
+    joined = journal.facts.get("joined", [])
+    if journal.is_known and [gid, group] not in joined:
+        journal.note(joined=[*joined, [gid, group]])
 
 
 def is_member(name: str, gid: int) -> bool:
@@ -124,7 +163,11 @@ def stop_daemons(context: Context) -> None:
         setting.systemctl.disable(unit)
 
 
-def probe(context: Context, site: str, user: str) -> None:
+class ProbeRefusedError(RunnerError):
+    """The helper would not start a job of a site, and has said so."""
+
+
+def probe(context: Context, site: str) -> None:
     """Have the helper make what a job of a site would be, and see that it is right. Raises RunnerError."""
     told: Facts = {}
     why = "the helper does not answer"
@@ -141,10 +184,45 @@ def probe(context: Context, site: str, user: str) -> None:
         return bool(told["outcome"] != "temporary")
 
     if not context.wait(is_told, context.setting.patience.watched, lambda: f"waiting for the probe of {site}: {why}"):
-        raise RunnerError(f"site {site} cannot be probed: {why}", hint="runner doctor")
+        if told:
+            raise ProbeRefusedError(f"a job of site {site} would not be started now: {why}")
+        raise RunnerError(f"site {site} cannot be probed: {why}")
     if told["outcome"] != "probed":
-        raise RunnerError(f"a job of site {site} would not be started: {why}", hint=f"runner doctor --probe {site}")
-    if set(told["uids"]) != {Identity.of(user).uid} or any(told["capabilities"].values()) or not told["no_new_privs"]:
-        raise RunnerError(f"a job of site {site} would be wrong", hint=f"runner doctor --probe {site}")
+        raise ProbeRefusedError(f"a job of site {site} would not be started: {why}")
+    faults = "; ".join(wrong(context, site, told))
+    if faults:
+        raise RunnerError(f"a job of site {site} would be wrong: {faults}")
     for warning in told["warnings"]:
         context.say(f"site {site}: {warning}")
+
+
+def wrong(context: Context, site: str, told: Facts) -> Iterator[str]:
+    """Yield what of a job's identity is not as sites.yaml and the name service say."""
+    setting = context.setting
+    config = load_files(setting.sites_config, applications_path(setting.applications_config))
+    uid, decision = _identity(config.sites[site])
+    if set(told["uids"]) != {uid}:
+        yield f"its uids are {sorted(set(told['uids']))}, not {uid}"
+    if isinstance(decision, execgroups.Granted):
+        if set(told["gids"]) != {decision.effective}:
+            yield f"its GIDs are {sorted(set(told['gids']))}, not {decision.effective}"
+        if set(told["groups"]) != set(decision.gids):
+            yield f"its groups are {sorted(set(told['groups']))}, not {sorted(decision.gids)}"
+    if any(told["capabilities"].values()):
+        yield "it has capabilities"
+    if not told["no_new_privs"]:
+        yield "no_new_privs is not set"
+
+
+def _identity(site: Site) -> tuple[int, execgroups.Granted | execgroups.Refused]:
+    """Return the uid of a site's account, and the groups that its jobs are to have. Raises RunnerError."""
+    try:
+        account = nss.account(site.runner_user)
+        if account is None:
+            raise RunnerError(f"there is no account {site.runner_user}")
+        has = nss.groups_of(account)
+        found = [nss.group(group) if isinstance(group, str) else group for group in site.groups or ()]
+    except nss.LookupFailedError as error:
+        raise TemporaryError(f"the name service does not answer: {error}") from error
+    requested = [group if isinstance(group, int) else group.gid for group in found if group is not None]
+    return account.uid, execgroups.decide(requested or execgroups.of_account(account.gid, has), has)

@@ -64,6 +64,11 @@ class Stamp:
         """Return the stamp of a file's status."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
 
+    @property
+    def came_ns(self) -> int:
+        """When it came, or was changed last: one that is copied with its time (cp -p) looks older than it is here."""
+        return max(self.mtime_ns, self.ctime_ns)
+
     def is_same_file(self, other: Stamp) -> bool:
         """Tell whether this is `other` with the same content, perhaps under another name (a rename changes ctime)."""
         return (self.inode, self.size, self.mtime_ns, self.mode) == (
@@ -185,11 +190,20 @@ class Inbox:
 
     # Listing
 
-    def scan(self, get_on: GetOn, place: Place, *, in_hand: Collection[str], stale_before: float | None) -> Scan:
+    def scan(
+        self,
+        get_on: GetOn,
+        place: Place,
+        *,
+        in_hand: Collection[str],
+        stale_before: float | None,
+        is_by_coming: bool = False,
+    ) -> Scan:
         """List the requests. Raises MovedError or OSError.
 
-        Ones that were modified before `stale_before` are set aside. A file under a private name that belongs to none of
-        the jobs `in_hand` was left by a crash before its content was accepted: it becomes a request again.
+        Ones that were modified, or with `is_by_coming` came, before `stale_before` are set aside. One under a private
+        name that belongs to none of the jobs `in_hand` was left by a crash before its content was accepted: it becomes
+        a request again.
         """
         seen: dict[str, Stamp] = {}
         stale: list[str] = []
@@ -202,7 +216,8 @@ class Inbox:
                         _put_back(rundir, name)
                     elif is_request(name):
                         stamp = Stamp.of(os.stat(name, dir_fd=rundir, follow_symlinks=False))
-                        if stale_before is None or stamp.mtime_ns >= stale_before * 1e9:
+                        time_ns = stamp.came_ns if is_by_coming else stamp.mtime_ns
+                        if stale_before is None or time_ns >= stale_before * 1e9:
                             seen[name] = stamp
                         else:
                             is_away = self._is_away(rundir, name, stamp)

@@ -183,6 +183,11 @@ class SiteWatch:
             self._stale_before = time.time() - self.shared.timing.stale
         return self._stale_before
 
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether it is the first activation since a legacy daemon was stopped: that one had all that came before."""
+        return self._taken_over_at is not None
+
     def run(self, work: Callable[[GetOn], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
         """Have the lane do some work, if there is one."""
         if self._lane is not None:

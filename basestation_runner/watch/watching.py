@@ -145,7 +145,13 @@ class Watching:
             return
         self._is_scanning = True
         in_hand = self._owner.in_hand.job_ids
-        work = partial(self._owner.inbox.scan, place=self.place, in_hand=in_hand, stale_before=self._owner.stale_before)
+        work = partial(
+            self._owner.inbox.scan,
+            place=self.place,
+            in_hand=in_hand,
+            stale_before=self._owner.stale_before,
+            is_by_coming=self._owner.is_taken_over,
+        )
         self._run(work, self._on_scanned)
 
     def _on_scanned(self, scan: Scan) -> None:

@@ -33,6 +33,7 @@ import json, os, signal, sys
 from pathlib import Path
 from basestation_runner import cli, errors
 from basestation_runner.migrate import journal, run, setting, systemctl, watcher
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
 told = json.loads(sys.argv[1])
 left = told["kill_after"]
 
@@ -67,7 +68,7 @@ def made(**given):
         "systemctl": systemctl.Systemctl(top / "bin/systemctl"),
         "usermod": top / "bin/usermod",
         "gpasswd": top / "bin/gpasswd",
-        "cgroups": (),
+        "cgroups": tuple(map(Path, told["cgroups"])),
         "units": top / "units",
         "rotations": top / "logrotate.d",
         "logs": top / "log-of-daemons",
@@ -99,6 +100,7 @@ class Host:
         installation.write_config()
         installation.accounts.leave(WATCHER, self.group)
         self.unit = self.legacy("--jail_root", str(self.site.jail))
+        self.cgroups: list[Path] = []
         self._drops = 0
 
     @property
@@ -112,9 +114,9 @@ class Host:
             self.manager, name, self.site, self.program, "--python_version", python, *options, **directives
         )
 
-    def add_legacy_site(self, name: str) -> Unit:
-        """Make another site, which a legacy daemon may serve."""
-        site = self.installation.add_site(name, name)
+    def add_legacy_site(self, name: str, account: Account | None = None) -> Unit:
+        """Make another site, which a legacy daemon may serve; its account is its own unless given."""
+        site = self.installation.add_site(name, name, account=account)
         del self.installation.sites[name]
         assert site.group is not None
         self.installation.accounts.leave(WATCHER, site.group)
@@ -147,11 +149,12 @@ class Host:
             "top": str(self.installation.top),
             "kill_after": kill_after,
             "kill_at": kill_at,
+            "cgroups": list(map(str, self.cgroups)),
             "words": [*words, *options],
         }
         return subprocess.Popen(
             [sys.executable, "-c", DRIVER, json.dumps(told)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -160,7 +163,7 @@ class Host:
 
     def run(self, *words: str, kill_after: int = 0, kill_at: str = "") -> tuple[int, str]:
         """Run `runner migrate-site`; return how it ended and what it said."""
-        process = self.begin(*words, kill_after=kill_after, kill_at=kill_at)
+        process = self.begin(*words, kill_after=kill_after, kill_at=kill_at)  # its stdin ends with communicate()
         out, _ = process.communicate(timeout=120)
         return process.returncode, out
 

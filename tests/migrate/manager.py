@@ -56,6 +56,7 @@ class Unit:
         self.start_process = start
         self.is_restarted = is_restarted
         self.is_enabled = False
+        self.is_runtime = False
         self.is_wanted = False
         self.daemon: Daemon | None = None
         self.active_since = 0
@@ -66,6 +67,12 @@ class Unit:
     @property
     def is_active(self) -> bool:
         return self.daemon is not None and self.daemon.returncode is None
+
+    @property
+    def file_state(self) -> str:
+        if not self.is_enabled:
+            return "disabled"
+        return "enabled-runtime" if self.is_runtime else "enabled"
 
     def start(self) -> None:
         with self.lock:
@@ -110,7 +117,7 @@ class Unit:
             "Id": self.name,
             "LoadState": "loaded",
             "ActiveState": "active" if active else "inactive",
-            "UnitFileState": "enabled" if self.is_enabled else "disabled",
+            "UnitFileState": self.file_state,
             "FragmentPath": f"/etc/systemd/system/{self.name}",
             "Type": "notify",
             "MainPID": str(self.daemon.pid if active and self.daemon else 0),
@@ -203,16 +210,17 @@ class Manager:
             case "cat":
                 return f"# /etc/systemd/system/{name}\n{self.units[name].text}"
         self.calls.append(words)
-        self._change(what, name)
+        self._change(what, name, is_runtime="--runtime" in rest)
         return ""
 
-    def _change(self, what: str, name: str) -> None:
+    def _change(self, what: str, name: str, *, is_runtime: bool) -> None:
         if what in {"stop", "restart"}:
             self.units[name].stop()
         if what in {"start", "restart"}:
             self.units[name].start()
         if what in {"enable", "disable"}:
             self.units[name].is_enabled = what == "enable"
+            self.units[name].is_runtime = is_runtime
 
     def _change_group(self, program: str, words: list[str]) -> str:
         self.calls.append([program, *words])

@@ -1,7 +1,8 @@
 """A stand-in for a BaseRunnerMulti's programs: with `--serve` its helper, which does nothing, else its watcher.
 
 The watcher has the lock of each rundir of its `--sites_config`, takes requests at once, and writes down the `--tag` of
-each in RUNDIR/../ran-by-legacy, as if it had run it.
+each in RUNDIR/../ran-by-legacy, as if it had run it. While there is a file RUNDIR/../queue-in-memory it keeps what it
+has taken in its memory, and writes it down when that is gone.
 """
 
 import ctypes
@@ -35,11 +36,16 @@ def watch() -> None:
     libc = ctypes.CDLL(None)
     events = libc.inotify_init1(os.O_NONBLOCK)
     watched = {}
+    queue: list[tuple[Path, str]] = []
     for rundir in rundirs:
         (rundir / ".base_runner_lockfile").write_text(str(os.getpid()))
         watched[libc.inotify_add_watch(events, os.fsencode(rundir), CLOSE_WRITE)] = rundir
     ready()
     while not is_over:
+        for place, tag in [each for each in queue if not (each[0] / "queue-in-memory").exists()]:
+            queue.remove((place, tag))
+            with (place / "ran-by-legacy").open("a") as log:
+                log.write(f"{tag}\n")
         try:
             data = os.read(events, 1 << 16)
         except BlockingIOError:
@@ -53,9 +59,7 @@ def watch() -> None:
             if name.endswith(".run") and path.exists():
                 words = path.read_text().split()
                 path.unlink()
-                tag = words[words.index("--tag") + 1]
-                with (watched[watch].parent / "ran-by-legacy").open("a") as log:
-                    log.write(f"{tag}\n")
+                queue.append((watched[watch].parent, words[words.index("--tag") + 1]))
     for rundir in rundirs:
         (rundir / ".base_runner_lockfile").unlink(missing_ok=True)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
+from basestation_runner import nss
+from basestation_runner.operate.client import Client
+from basestation_runner.sandbox.installation import WATCHER
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -100,6 +105,7 @@ def test_a_running_job_is_waited_for_and_what_is_handed_in_meanwhile_runs_once(h
         line = migration.stdout.readline()
         assert line, said
         said += line
+    assert f"1 request waits in the rundir: {first}.run" in said
     second = host.drop()
     assert host.unit.is_active
     gate.touch()
@@ -127,6 +133,15 @@ def test_with_now_the_running_job_dies_and_its_request_is_set_aside(host: Host) 
     stale = {path.name.partition(".")[0] for path in host.site.watch_dir.glob("stale/*")}
     assert stale <= {first, second}
     assert (second in stale) != (second in host.ran_by_legacy()), "the legacy daemon may have got to it before its end"
+
+
+def test_a_request_that_the_legacy_daemon_cannot_read_is_not_waited_for(host: Host) -> None:
+    host.start()
+    secret = host.site.watch_dir / "secret.run"
+    secret.write_text("x")
+    secret.chmod(0o600)
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
 
 
 def test_requests_of_a_past_that_the_legacy_daemon_never_ran_go_to_stale_however_new(host: Host) -> None:
@@ -280,6 +295,15 @@ def test_the_list_shows_units_and_what_was_migrated(host: Host) -> None:
     status, said = host.run("alpha", "--yes")
     assert status == 1
     assert "is migrated already" in said
+    damaged = host.installation.top / "journals/beta.jsonl"
+    damaged.write_text('{"version": 1}\n{"facts": 3}\n')
+    status, said = host.run("--list")
+    assert status == 0, said
+    assert "line 2 of the journal is not understood" in said
+    assert "migrated" in said
+    status, said = host.run("beta", "--rollback", "--yes")
+    assert status == 1
+    assert "line 2 of the journal is not understood" in said
 
 
 def test_of_two_sites_the_first_can_go_back_before_the_second(host: Host) -> None:
@@ -305,3 +329,162 @@ def test_of_two_sites_the_first_can_go_back_before_the_second(host: Host) -> Non
     assert not any(
         host.manager.units[name].is_active for name in ("baserunner-exec.service", "baserunner-watch.service")
     )
+
+
+def test_the_configuration_keeps_its_owner_mode_and_link_and_so_does_a_backup_that_replaces_nothing(host: Host) -> None:
+    host.start()
+    path = host.installation.sites_config
+    real = path.with_name("real.yaml")
+    path.rename(real)
+    path.symlink_to(real)
+    group = nss.group(WATCHER)
+    assert group is not None
+    os.chown(real, 0, group.gid)
+    real.chmod(0o640)
+    earlier = path.with_name("sites.yaml.before-alpha")
+    earlier.write_text("somebody's own\n")
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    assert path.is_symlink()
+    assert "alpha:" in real.read_text()
+    backup = path.with_name("sites.yaml.before-alpha.1")
+    for each in (real, backup):
+        facts = each.stat()
+        assert (facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode)) == (0, group.gid, 0o640)
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert path.is_symlink()
+    assert not backup.exists()
+    assert earlier.read_text() == "somebody's own\n"
+
+
+@pytest.mark.parametrize("fault", ["the unit is gone", "it is masked", "the configuration", "the journal"])
+def test_a_way_back_that_could_not_be_gone_to_its_end_is_not_begun(host: Host, fault: str) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    match fault:
+        case "the unit is gone":
+            del host.manager.units[host.unit.name]
+            expected = "there is no such unit"
+        case "it is masked":
+            host.unit.shown = {**host.unit.shown, "UnitFileState": "bad"}
+            expected = "it cannot be enabled: it is bad"
+        case "the configuration":
+            host.installation.write(host.installation.sites_config, f"{host.config()}- one: two\n")
+            expected = "sites.yaml"
+        case _:
+            (host.installation.top / "journals").chmod(0o755)
+            expected = "not root's alone"
+    calls = list(host.manager.calls)
+    text = host.config()
+    if fault != "the journal":
+        status, said = host.run("alpha", "--rollback", "--dry-run")
+        assert status == 1
+        assert expected in said
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 1
+    assert expected in said
+    assert host.manager.calls == calls
+    assert host.config() == text
+    assert host.lock() == host.pid("baserunner-watch.service")
+    tag = host.drop()
+    until(lambda: host.ran_by_us() == [tag])
+
+
+def test_a_terminal_that_goes_away_has_it_undone(host: Host) -> None:
+    host.start()
+    gate = host.homes / "gate"
+    tag = host.drop("--gate", str(gate))
+    until(lambda: host.ran_by_legacy() == [tag])
+    migration = host.begin("alpha", "--yes")
+    assert migration.stdout is not None
+    while "waiting for" not in (line := migration.stdout.readline()):
+        assert line
+    migration.send_signal(signal.SIGHUP)
+    out, _ = migration.communicate(timeout=60)
+    assert migration.returncode == 1, out
+    assert "everything is as it was before" in out
+    assert host.is_as_before()
+    assert host.journal()[-1]["state"] == "undone"
+    gate.touch()
+    until(lambda: host.ended_by_legacy() == [tag])
+
+
+def test_files_that_cannot_be_handed_in_again_are_named_and_hold_nothing_up(host: Host) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    assert host.site.account is not None
+    tag = host.drop_while_drained(by=host.site.account, mode=0o664)
+    rundir = host.site.watch_dir
+    (rundir / ".again-").write_text("x")
+    long = f"{'a' * 248}.run"  # there is no room for a longer name
+    for name, mode in ((long, 0o444), ("secret.run", 0o400)):
+        (rundir / name).write_text("x")
+        (rundir / name).chmod(mode)
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert f"{long} cannot be handed in again" in said
+    assert "secret.run cannot be handed in again" in said
+    until(lambda: host.ran() == [tag])
+
+
+def test_a_request_that_keeps_its_old_time_runs_if_it_came_after_the_legacy_daemons_end(host: Host) -> None:
+    host.start()
+    status, said = host.run("alpha", "--yes", kill_at="gone")
+    assert status < 0, said
+    tag = host.drop()
+    os.utime(host.site.watch_dir / f"{tag}.run", (1e9, 1e9))
+    status, said = host.run("alpha", "--yes", "--unit", "x.service")
+    assert status == 0, said
+    assert "--unit: ignored, as it goes by what was agreed to before" in said
+    until(lambda: host.ran_by_us() == [tag])
+
+
+def test_a_unit_that_is_a_link_to_elsewhere_is_refused_and_one_within_systemds_places_is_not(host: Host) -> None:
+    host.start()
+    link = host.units / host.unit.name
+    link.symlink_to(host.units / "alpha-of-old.service")
+    assert host.run("alpha", "--dry-run")[0] == 0
+    link.unlink()
+    link = host.units / "baserunner-alpha@.service"
+    elsewhere = host.installation.top / "elsewhere.service"
+    link.symlink_to(elsewhere)
+    status, said = host.run("alpha", "--yes")
+    assert status == 1
+    assert f"it is a link to {elsewhere}, which `systemctl disable` would remove" in said
+    assert host.manager.calls == []
+
+
+def test_a_unit_that_is_enabled_until_the_next_start_is_so_again(host: Host) -> None:
+    host.start()
+    host.unit.is_runtime = True
+    status, said = host.run("alpha", "--yes")
+    assert status == 0, said
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert host.unit.file_state == "enabled-runtime"
+    changes = [call for call in host.manager.calls if call[0] in {"enable", "disable"}]
+    assert changes == [[what, "--runtime", host.unit.name] for what in ("disable", "enable")]
+
+
+def test_a_group_that_another_site_needs_stays_and_goes_when_that_is_given_back(host: Host) -> None:
+    beta = host.add_legacy_site("beta", host.site.account)
+    beta.is_enabled = True
+    beta.start()
+    host.installation.write_config()
+    host.start()
+    for name in ("alpha", "beta"):
+        status, said = host.run(name, "--yes")
+        assert status == 0, said
+    status, said = host.run("alpha", "--rollback", "--yes")
+    assert status == 0, said
+    assert f"group {host.group} is site beta's too" in said
+    assert host.unit.is_active
+    assert host.is_member()
+    with Client(host.installation.control_socket) as client:
+        assert client.ask("site", site="beta")["state"] == "watching"
+    status, said = host.run("beta", "--rollback", "--yes")
+    assert status == 0, said
+    assert not host.is_member()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -108,12 +109,56 @@ def test_a_host_is_taken_over_and_given_back_and_each_request_runs_once(multi: M
     second = host.drop()
     until(lambda: host.ran_by_us() == [second])
 
+    changed = f"# somebody's words since\n{host.config()}"
+    host.installation.write(host.installation.sites_config, changed)
     status, said = host.run("--from-multi", "--rollback", "--yes")
     assert status == 0, said
     assert multi.is_as_before()
+    assert host.installation.sites_config.with_name("sites.yaml.after-multi").read_text() == changed
     assert "copytruncate" in multi.rotation.read_text()
     third = host.drop()
     until(lambda: host.ran() == [first, second, third])
+
+
+@pytest.mark.parametrize("has_option", [True, False])
+def test_a_job_in_the_helpers_cgroups_and_what_waits_behind_it_in_memory_is_waited_for(
+    multi: Multi, *, has_option: bool
+) -> None:
+    host = multi.host
+    root = host.installation.make_directory(host.installation.top / "cgroups")
+    slice_ = root / "baserunner.slice"
+    leaf = slice_ / "site-alpha/job-1"
+    leaf.mkdir(parents=True)
+    if has_option:
+        multi.exec.stop()
+        multi.exec = multi.unit(EXEC, "BaseRunnerPrivExec.py", "--cgroup_root", str(slice_))
+        multi.exec.is_enabled = True
+        multi.exec.start()
+    else:
+        multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}"}
+        host.cgroups = [root]
+    with subprocess.Popen(["/bin/sleep", "300"]) as job:
+        (leaf / "cgroup.procs").write_text(f"{job.pid}\n")
+        queueing = host.homes.parent / "queue-in-memory"
+        queueing.touch()
+        waits = host.drop()
+        until(lambda: not host.requests())
+        migration = host.begin("--from-multi", "--yes")
+        assert migration.stdout is not None
+        said = ""
+        while "waiting until" not in said:
+            line = migration.stdout.readline()
+            assert line, said
+            said += line
+        assert multi.watch.is_active
+        assert multi.exec.is_active
+        queueing.unlink()
+        until(lambda: host.ran_by_legacy() == [waits])
+        (leaf / "cgroup.procs").write_text("")
+        job.kill()
+    out, _ = migration.communicate(timeout=60)
+    assert migration.returncode == 0, said + out
+    assert host.ran() == [waits]
 
 
 def test_a_dry_run_shows_all_and_touches_nothing(multi: Multi) -> None:
@@ -173,3 +218,84 @@ def test_a_failure_on_the_way_undoes_everything(multi: Multi) -> None:
     assert status == 1
     assert "everything is as it was before" in said
     assert multi.is_as_before()
+
+
+def test_a_second_call_that_was_at_its_question_meanwhile_begins_nothing(multi: Multi) -> None:
+    host = multi.host
+    for words, question in (
+        (["--from-multi"], "all of it is undone"),
+        (["--from-multi", "--rollback"], "goes back to"),
+    ):
+        second = host.begin(*words)
+        assert second.stdout is not None
+        while question not in (line := second.stdout.readline()):
+            assert line
+        status, said = host.run(*words, "--yes")
+        assert status == 0, said
+        out, _ = second.communicate("y\n", timeout=60)
+        assert second.returncode == 1, out
+    assert multi.is_as_before()
+
+
+def test_a_site_that_the_helper_refuses_does_not_make_the_host_go_back(multi: Multi) -> None:
+    host = multi.host
+    accounts, account = host.installation.accounts, host.site.account
+    assert account is not None
+    extra = accounts.add_user("sg1").name
+    accounts.join(account.name, extra)
+    host.installation.write(multi.config, f"{multi.text}  groups: [{extra}, {host.group}]\n")
+    helper = host.manager.units["baserunner-exec.service"]
+    start = helper.start_process
+
+    def start_later() -> Daemon:
+        accounts.leave(account.name, extra)
+        return start()
+
+    helper.start_process = start_later
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert "a job of site alpha would not be started now: the account is not in its effective group" in said
+    assert multi.is_migrated()
+
+
+def test_log_rotation_goes_only_where_it_is_about_the_daemons_logs_alone(multi: Multi) -> None:
+    host = multi.host
+    mixed = host.rotations / "mixed"
+    mixed.write_text(f"# ours\n{host.logs}/*.log\n/var/log/other.log {{\n    weekly\n}}\n")
+    elsewhere = host.rotations / "elsewhere"
+    elsewhere.write_text(
+        '"/data/runner*.log" {\n    weekly\n    postrotate\n        /bin/true ${X}\n    endscript\n}\n'
+    )
+    elsewhere.chmod(0o600)
+    multi.watch.stop()
+    multi.watch = multi.unit(WATCH, "BaseRunnerMulti.py", "--base_log", "/data/runner.log")
+    multi.watch.is_enabled = True
+    multi.watch.start()
+    status, said = host.run("--from-multi", "--yes")
+    assert status == 0, said
+    assert f"take the daemons' out of it:\n  {mixed}" in said
+    assert sorted(path.name for path in host.rotations.iterdir()) == ["apt", "basestation-runner", "mixed"]
+    status, said = host.run("--from-multi", "--rollback", "--yes")
+    assert status == 0, said
+    assert "weekly" in elsewhere.read_text()
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("kill_mode", "is_to_die"), [("mixed", True), ("process", False)])
+def test_now_says_what_dies_and_what_runs_on(multi: Multi, kill_mode: str, *, is_to_die: bool) -> None:
+    host = multi.host
+    root = host.installation.make_directory(host.installation.top / "cgroups")
+    leaf, unit = root / "baserunner.slice/site-alpha/job-1", root / f"baserunner.slice/{EXEC}"
+    multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}", "KillMode": kill_mode}
+    host.cgroups = [root]
+    with subprocess.Popen(["/bin/sleep", "301"]) as outside, subprocess.Popen(["/bin/sleep", "302"]) as inside:
+        for cgroup, process in ((leaf, outside), (unit, inside)):
+            cgroup.mkdir(parents=True)
+            (cgroup / "cgroup.procs").write_text(f"{process.pid}\n")
+        status, said = host.run("--from-multi", "--dry-run", "--now")
+        assert status == 0, said
+        dying, running = said.partition("With --now these die:")[2].split("These run on")
+        assert "sleep 301" in running
+        assert "sleep 302" in (dying if is_to_die else running)
+        for process in (inside, outside):
+            process.kill()

@@ -16,8 +16,9 @@ from basestation_runner.commands import common
 from basestation_runner.errors import RunnerError, report
 from basestation_runner.install import host as hosts
 from basestation_runner.install import manifest, uninstall
-from basestation_runner.install.host import Host
+from basestation_runner.install.host import JOURNALS, Host
 from basestation_runner.install.install import install, run
+from basestation_runner.migrate import multi, setting
 from tests.needs import need
 
 if TYPE_CHECKING:
@@ -260,6 +261,30 @@ def test_what_a_purge_cannot_remove_is_told_when_all_else_is_gone(
     assert not [name for name in others if (host.root / name).exists()]
     assert not host.library.exists()
     assert uninstall.run(host.root, purge=False) == 0
+
+
+def test_what_a_migration_left_goes_with_a_purge_and_sites_that_nobody_serves_are_named(
+    tmp_path: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(program(tmp_path, "1"), host)
+    journal = host.root / JOURNALS.replace("*", "alpha")
+    drop_ins = [host.root / name for name in hosts.DROP_INS]
+    own = drop_ins[0].with_name("mine.conf")
+    for path in (journal, journal.with_name("beta.undone"), *drop_ins, own):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    assert uninstall.run(host.root, purge=False) == 0
+    assert "what was migrated now: alpha (install again for --rollback)\n" in capsys.readouterr().out
+    assert all(path.exists() for path in (journal, *drop_ins))
+    assert uninstall.run(host.root, purge=True) == 0
+    assert "what was migrated now: alpha\n" in capsys.readouterr().out
+    assert not any(path.exists() for path in (journal.parent, *drop_ins, drop_ins[1].parent))
+    assert own.exists()
+
+
+def test_installing_knows_what_a_migration_writes() -> None:
+    assert Path("/", JOURNALS).parent == setting.JOURNALS
+    assert {Path("/", name).name for name in hosts.DROP_INS} == {multi.DROP_IN}
 
 
 def test_both_ways_of_installing_purge_the_same() -> None:

@@ -12,6 +12,7 @@ from basestation_runner.errors import RunnerError
 from basestation_runner.migrate import asother
 from basestation_runner.migrate.asother import Identity
 from basestation_runner.watch import lockfile
+from tests.patience import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,14 +61,39 @@ def test_a_look_leaves_the_rundir_as_it_was(rundir: Path) -> None:
     assert after[1].st_mtime_ns == before[1].st_mtime_ns
 
 
-def test_only_what_is_newer_is_handed_in_again_the_oldest_first(rundir: Path) -> None:
-    now = time.time_ns()
-    for name, age in (("old", 10), ("second", 1), ("first", 2)):
-        path = rundir / f"{name}.run"
-        path.write_text(name)
-        os.utime(path, ns=(now, now - age * 1_000_000_000))
-    assert asother.hand_in_again(ME, str(rundir), now - 5_000_000_000) == ("first.run", "second.run")
+def later(rundir: Path) -> int:
+    """Return a time after that of all files so far, and not after that of any that follows."""
+    tick, now = rundir / "tick", time.time_ns()
+
+    def is_later() -> bool:
+        tick.touch()
+        return tick.stat().st_ctime_ns > now
+
+    until(is_later, "the kernel's clock to go on")
+    tick.unlink()
+    return now
+
+
+def test_only_what_came_since_is_handed_in_again_the_oldest_first_however_old_it_looks(rundir: Path) -> None:
+    (rundir / "old.run").write_text("old")
+    since = later(rundir)
+    (rundir / "first.run").write_text("first")
+    later(rundir)
+    (rundir / "a-second.run").write_text("second")
+    os.utime(rundir / "a-second.run", (1e9, 1e9))  # as cp -p does
+    assert asother.hand_in_again(ME, str(rundir), since).names == ("first.run", "a-second.run")
     assert (rundir / "first.run").read_text() == "first"
+
+
+def test_odd_files_keep_no_others_from_being_handed_in_and_are_named(rundir: Path) -> None:
+    (rundir / ".again-").write_text("x")
+    (rundir / ".again-notes.txt").write_text("x")
+    (rundir / "b.run").write_text("x")
+    (rundir / ".again-a.run").mkdir()
+    again = asother.hand_in_again(ME, str(rundir), 0)
+    assert again.names == ("b.run",)
+    assert dict(again.failed) == {".again-a.run": "Permission denied"}
+    assert sorted(path.name for path in rundir.iterdir()) == [".again-", ".again-a.run", ".again-notes.txt", "b.run"]
 
 
 @pytest.mark.parametrize(

@@ -200,3 +200,9 @@ def test_no_command_line_breaks_the_parser(words: list[str]) -> None:
 )
 def test_a_units_name_tells_its_site(unit: str, site: str) -> None:
     assert site_of(unit) == site
+
+
+def test_that_there_is_a_limit_of_tasks_where_there_was_none_is_said() -> None:
+    made = proposal(samples.JAILED_ARGV, f"{samples.JAILED}\n[Service]\nTasksMax=infinity\n", TasksMax="infinity")
+    assert "tasks_max" not in made.entry
+    assert "a site has a limit of tasks: in place of TasksMax=infinity it is 4096 (tasks_max)" in made.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,10 @@ def test_a_line_that_was_cut_off_counts_as_not_written_and_spoils_none_after_it(
 def test_a_journal_of_what_was_undone_is_kept_out_of_the_way(tmp_path: Path) -> None:
     journal = Journal.of(tmp_path / "journals", "alpha")
     journal.note(site="alpha")
-    assert [site for site, _ in Journal.all(tmp_path / "journals")] == ["alpha"]
+    assert Journal.names(tmp_path / "journals") == ["alpha"]
     journal.turn("undone")
     journal.close()
-    assert list(Journal.all(tmp_path / "journals")) == []
+    assert Journal.names(tmp_path / "journals") == []
     assert not Journal.of(tmp_path / "journals", "alpha").is_known
     assert len(list((tmp_path / "journals").iterdir())) == 1
 
@@ -63,3 +64,35 @@ def test_a_directory_that_others_could_enter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="not root's alone"):
         Journal.of(directory, "alpha").note(site="alpha")
     assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "3",
+        '{"facts": 3}',
+        '{"step": "stop"}',
+        '{"step": "stop", "what": "melted"}',
+        '{"state": "of a later version"}',
+        '{"version": 2}',
+        "{}",
+    ],
+)
+def test_a_line_that_is_not_of_this_version_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+    directory = tmp_path / "journals"
+    journal = Journal.of(directory, "alpha")
+    journal.note(site="alpha")
+    journal.turn("migrated")
+    assert next(line for line in journal.path.read_text().splitlines() if line) == '{"version": 1}'
+    number = len(journal.path.read_text().splitlines()) + 1
+    journal.path.write_text(f"{journal.path.read_text()}{line}\n")
+    with pytest.raises(RunnerError, match=f"line {number} of the journal is not understood"):
+        Journal.of(directory, "alpha")
+
+
+def test_a_line_is_written_whole_however_little_a_write_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    Journal.of(tmp_path / "journals", "alpha").note(site="alpha", new="x" * 100)
+    assert Journal.of(tmp_path / "journals", "alpha").facts["new"] == "x" * 100

@@ -63,3 +63,13 @@ def test_files_of_variables_go_before_the_units_own_and_secrets_stay_where_they_
     assert found.values == {"CASE": "3", "OTHER": "2", "OWN": "y"}
     assert found.secret == (str(paths["secret"]),)
     assert found.missing == (str(paths["missing"]), str(paths["fifo"]))
+
+
+def test_a_pattern_of_files_of_variables_stands_for_each_of_them_in_their_order(tmp_path: Path) -> None:
+    for name, text in (("2.env", "CASE=2\nTWO=2\n"), ("1.env", "CASE=1\n"), (".3.env", "CASE=3\n")):
+        (tmp_path / name).write_text(text)
+    for is_optional in (True, False):
+        file, none = (EnvironmentFile(str(tmp_path / name), is_optional=is_optional) for name in ("*.env", "*.none"))
+        found = variables_of_unit(evolve(UNIT, variables={}, environment_files=(file, none)))
+        assert found.values == {"CASE": "2", "TWO": "2"}
+        assert found.missing == (() if is_optional else (none.path,))

@@ -33,13 +33,13 @@ three:
 def test_an_entry_is_added_at_the_end_and_taken_out_again() -> None:
     new = sitesfile.added(FILE, TEXT, "alpha", ENTRY)
     assert new.startswith(TEXT)
-    assert new.removeprefix(TEXT).splitlines()[:3] == ["alpha:", "  watch_dir: /r", "  groups: [a, 7]"]
+    assert new.removeprefix(TEXT).splitlines()[:4] == ["", "alpha:", "  watch_dir: /r", "  groups: [a, 7]"]
     assert sitesfile.removed(FILE, new, "alpha") == TEXT
 
 
 def test_what_was_written_after_an_entry_stays_with_its_comments() -> None:
     new = sitesfile.added(FILE, TEXT, "alpha", ENTRY) + "# of beta\nbeta: {watch_dir: /b}\n"
-    assert sitesfile.removed(FILE, new, "alpha") == TEXT + "# of beta\nbeta: {watch_dir: /b}\n"
+    assert sitesfile.removed(FILE, new, "alpha") == TEXT + "\n# of beta\nbeta: {watch_dir: /b}\n"
     assert sitesfile.removed(FILE, TEXT, "three") == TEXT.partition("three:")[0] + "# at the end\n"
     assert sitesfile.removed(FILE, TEXT, "nobody") == TEXT
 
@@ -51,6 +51,26 @@ def test_a_file_of_any_form_gets_an_entry(text: str) -> None:
     new = sitesfile.added(FILE, text, "alpha", ENTRY)
     assert parse(Source("", new.encode())).data["alpha"] == ENTRY
     assert text.rpartition("#")[2].strip("{}\n ") in new
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("z: {}\na:\n  x: /a\n# y: 60 was too slow\n  y: 2\nb:\n  x: /b\n", "z: {}\nb:\n  x: /b\n"),
+        ("z: {}\na:\n  x: 'one\n\ntwo'\nb: {}\n", "z: {}\nb: {}\n"),
+        ("z: {}\n\na:\n  x: /a\n\n# about b\nb: {}\n", "z: {}\n\n# about b\nb: {}\n"),
+        ("z: {}\na: {}\n\nb: {}\n", "z: {}\n\nb: {}\n"),
+        ("z: {}\n\n# about a\n# and more\na: {}\nb: {}\n", "z: {}\n\nb: {}\n"),
+        ("# of this file\na: {}\nb: {}\n", "# of this file\nb: {}\n"),
+        ("z: {}\n\na: {}\n", "z: {}\n"),
+        ("a: {\n  x: /a\n}\nb: {}\n", "b: {}\n"),
+        ("  a:\n    x: /a\n  # about b\n  b:\n    x: /b\n", "  # about b\n  b:\n    x: /b\n"),
+        ("{a: {x: /a}, b: {x: /b}}\n", "{b: {x: /b}}\n"),
+        ("a: &d\n  x: {y: 1}\nb: *d\n", "b:\n  x: {y: 1}\n"),
+    ],
+)
+def test_an_entry_of_any_form_is_taken_out_with_what_is_about_it_alone(text: str, rest: str) -> None:
+    assert sitesfile.removed(FILE, text, "a") == rest
 
 
 def test_an_entry_that_is_there_is_not_written_again() -> None:
@@ -87,6 +107,11 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode(tmp_path: Path) -> None:
     sitesfile.replace(path, "b: 1\n")
     assert (sitesfile.read(path), path.stat().st_mode & 0o777) == ("b: 1\n", 0o640)
     assert [each.name for each in tmp_path.iterdir()] == ["sites.yaml"]
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    sitesfile.replace(link, "c: 1\n")
+    assert (link.is_symlink(), sitesfile.read(path)) == (True, "c: 1\n")
+    link.unlink()
     sitesfile.replace(path, None)
     assert sitesfile.read(path) is None
     with pytest.raises(RunnerError, match="cannot be written"):
