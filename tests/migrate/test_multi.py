@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,8 @@ from tests.migrate.manager import Unit, exec_start
 from tests.patience import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from basestation_runner.sandbox.process import Daemon
     from tests.migrate.conftest import Host
 
@@ -89,6 +92,16 @@ class Multi:
         )
 
 
+@contextmanager
+def sleeping(seconds: int) -> Iterator[int]:
+    """Have a process that sleeps; its pid."""
+    with subprocess.Popen(["/bin/sleep", str(seconds)]) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def multi(host: Host) -> Multi:
     return Multi(host)
@@ -137,8 +150,8 @@ def test_a_job_in_the_helpers_cgroups_and_what_waits_behind_it_in_memory_is_wait
     else:
         multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}"}
         host.cgroups = [root]
-    with subprocess.Popen(["/bin/sleep", "300"]) as job:
-        (leaf / "cgroup.procs").write_text(f"{job.pid}\n")
+    with sleeping(300) as job:
+        (leaf / "cgroup.procs").write_text(f"{job}\n")
         queueing = host.homes.parent / "queue-in-memory"
         queueing.touch()
         waits = host.drop()
@@ -155,7 +168,6 @@ def test_a_job_in_the_helpers_cgroups_and_what_waits_behind_it_in_memory_is_wait
         queueing.unlink()
         until(lambda: host.ran_by_legacy() == [waits])
         (leaf / "cgroup.procs").write_text("")
-        job.kill()
     out, _ = migration.communicate(timeout=60)
     assert migration.returncode == 0, said + out
     assert host.ran() == [waits]
@@ -288,14 +300,12 @@ def test_now_says_what_dies_and_what_runs_on(multi: Multi, kill_mode: str, *, is
     leaf, unit = root / "baserunner.slice/site-alpha/job-1", root / f"baserunner.slice/{EXEC}"
     multi.exec.shown = {**multi.exec.shown, "ControlGroup": f"/baserunner.slice/{EXEC}", "KillMode": kill_mode}
     host.cgroups = [root]
-    with subprocess.Popen(["/bin/sleep", "301"]) as outside, subprocess.Popen(["/bin/sleep", "302"]) as inside:
-        for cgroup, process in ((leaf, outside), (unit, inside)):
+    with sleeping(301) as outside, sleeping(302) as inside:
+        for cgroup, pid in ((leaf, outside), (unit, inside)):
             cgroup.mkdir(parents=True)
-            (cgroup / "cgroup.procs").write_text(f"{process.pid}\n")
+            (cgroup / "cgroup.procs").write_text(f"{pid}\n")
         status, said = host.run("--from-multi", "--dry-run", "--now")
         assert status == 0, said
         dying, running = said.partition("With --now these die:")[2].split("These run on")
         assert "sleep 301" in running
         assert "sleep 302" in (dying if is_to_die else running)
-        for process in (inside, outside):
-            process.kill()
