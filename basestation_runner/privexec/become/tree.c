@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TRIES 64      /* how often a path is resolved again when renames get in the way */
+#define TRIES 4096    /* how often a path is resolved again when renames, anywhere on the host, get in the way: some ms */
 #define MOST_LINKS 40 /* as path_resolution(7) */
 #define LOG_MODE 0660 /* glider accounts append to the log through the site's group */
 #define OTHERS_WRITE (S_IWGRP | S_IWOTH)
@@ -146,7 +146,7 @@ static int walk(const char *path, int *here)
     if (append(rest, path) != 0)
         return -1;
     for (int links = 0; *component(rest, &length) != '\0';) {
-        bool is_link = false, trusted = may_be_followed_in(*here) && links < TRIES;
+        bool is_link = false, trusted = may_be_followed_in(*here) && links < MOST_LINKS;
         if (step_down(here, rest, &is_link) != 0)
             return -1;
         links += is_link;
@@ -280,7 +280,7 @@ int open_in(const struct tree *tree, const char *path, int flags)
 
 static int open_or_make(const struct tree *tree, const char *path, int flags, gid_t gid)
 {
-    for (int i = 0; i < TRIES; i++) {
+    for (int i = 0; i < MOST_LINKS; i++) {
         int found = open_in(tree, path, flags);
         if (found >= 0 || !is(ENOENT))
             return found;
