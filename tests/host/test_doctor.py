@@ -57,7 +57,20 @@ class Surgery:
     def start(self, *, helper: list[str] | None = None, watcher: list[str] | None = None) -> None:
         self.helper = self.installation.start_helper(command=helper)
         self.watcher = self.installation.start_watcher(command=watcher)
-        until(lambda: any(event["event"] == "helper reachable" for event in self.watcher.events))
+        self._wait_until_reached(1)
+
+    def restart_helper(self) -> None:
+        """Have another helper, which the watcher has found."""
+        before = self._times_reached()
+        self.helper.stop()
+        self.helper = self.installation.start_helper()
+        self._wait_until_reached(before + 1)
+
+    def _wait_until_reached(self, times: int) -> None:
+        until(lambda: self._times_reached() >= times)
+
+    def _times_reached(self) -> int:
+        return [event["event"] for event in self.watcher.events].count("helper reachable")
 
     def run(self, *words: str, by: Account | None = None) -> subprocess.CompletedProcess[str]:
         here = self.installation
@@ -320,8 +333,7 @@ def test_a_stale_lock_is_no_fault_until_a_watcher_has_left_it(surgery: Surgery) 
 def test_a_site_whose_jobs_would_be_refused(running: Surgery) -> None:
     running.installation.accounts.add_group("elsewhere")
     running.installation.write_config({"one": {"groups": ["elsewhere"]}})
-    running.helper.stop()
-    running.helper = running.installation.start_helper()
+    running.restart_helper()
     point = next(point for point in running.found("--probe", "one") if point["subject"] == "probe")
     assert (point["level"], point["site"]) == ("fault", "one")
     assert "the account is not in its effective group" in point["what"]
