@@ -11,8 +11,6 @@ import pytest
 from tests.host.helper_client import Gate, NameService, Station
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from basestation_runner.nss import Account
     from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.accounts import Accounts
@@ -20,12 +18,6 @@ if TYPE_CHECKING:
     from tests.host.helper_client import Message
 
 DROPPED = "the account lacks some of the site's supplementary groups: the job runs without them"
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 @pytest.fixture

@@ -11,19 +11,11 @@ import pytest
 from tests.host.helper_client import DEADLINE, Gate, Station, parent_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 def run(station: Station, site: Site) -> Path:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from basestation_runner.sandbox.installation import HELPER, WATCHER
 from tests.host.helper_client import DEADLINE, Client, Gate, Station, launcher
 from tests.patience import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from basestation_runner.sandbox import Installation
 
 WATCH_FILES = """
 import json, os, sys
@@ -33,12 +27,6 @@ def note(event, arguments):
 if sys.argv[1] == 'fork-server':  # the helper's other child parses the configuration
     sys.addaudithook(note)
 """
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 def test_a_helper_says_that_it_is_ready_when_it_can_be_asked(station: Station) -> None:

@@ -12,10 +12,8 @@ from basestation_runner import processes
 from tests.host.helper_client import DEADLINE, Station
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
     from tests.host.helper_client import Message
 
@@ -40,12 +38,6 @@ def leave(*_):
 signal.signal(signal.SIGTERM, leave)
 signal.pause()
 """
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 @pytest.fixture

@@ -5,26 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import Any
 
 from basestation_runner.privexec.probes import MOST_AT_ONCE
 from basestation_runner.sandbox import WATCHER
 from tests.host.helper_client import NameService, Station, launcher
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from basestation_runner.sandbox import Installation
-
 MIB = 1 << 20
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 def ask(station: Station, site: str) -> None:

@@ -15,9 +15,6 @@ from tests.needs import need
 from tests.patience import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
     from tests.host.helper_client import Message
 
@@ -25,12 +22,6 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def bubblewrap() -> None:
     need(Path(tools.BWRAP).exists(), "bubblewrap")
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 @pytest.fixture

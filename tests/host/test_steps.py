@@ -17,7 +17,6 @@ from tests.patience import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from basestation_runner.sandbox import Installation
     from basestation_runner.sandbox.installation import Site
     from tests.host.helper_client import Message
 
@@ -78,12 +77,6 @@ class Steps:
             "post_exec": [str(self.own / "job-post")],
             "env": {"CASE": "7"},
         }
-
-
-@pytest.fixture
-def station(installation: Installation) -> Iterator[Station]:
-    with Station(installation) as station:
-        yield station
 
 
 @pytest.fixture
