@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from basestation_runner import execgroups
 from basestation_runner.config.host import entries
 from basestation_runner.config.hostfacts import Names
 from basestation_runner.config.hostsite import AS_ROOT, SiteCheck
@@ -14,6 +13,7 @@ from basestation_runner.doctor.daemons import NO_CONFIG, restart
 from basestation_runner.doctor.facts import UNITS, Lock
 from basestation_runner.doctor.points import Point, at_once, fault, of_finding, ok, skipped, unseen, warning
 from basestation_runner.nss import Account
+from basestation_runner.operate import probed
 from basestation_runner.privexec.leaf import cpu_max
 from basestation_runner.watch import lockfile
 
@@ -222,25 +222,17 @@ def _probe(facts: Facts, site: Site, told: Mapping[str, Any]) -> Iterator[Point]
     if not found:
         uid, gid = told["uids"][0], told["gids"][0]
         place = f", {told['cgroup_root']}" if told["cgroup_root"] else ""
-        yield ok(f"{told['account']} (uid {uid}), GID {gid}, groups {_numbers(told['groups'])}{place}", site=site.name)
+        yield ok(
+            f"{told['account']} (uid {uid}), GID {gid}, groups {probed.numbers(told['groups'])}{place}", site=site.name
+        )
 
 
 def _wrong(facts: Facts, site: Site, told: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of a job's identity is not as it must be."""
     names = facts.host.sites[site.name].names
     if isinstance(names, Names):
-        decision = names.decision
-        if set(told["uids"]) != {names.account.uid}:
-            yield f"its uids are {_numbers(told['uids'])}, not {names.account.uid}"
-        if isinstance(decision, execgroups.Granted):
-            if set(told["gids"]) != {decision.effective}:
-                yield f"its GIDs are {_numbers(told['gids'])}, not {decision.effective}"
-            if set(told["groups"]) != set(decision.gids):
-                yield f"its groups are {_numbers(told['groups'])}, not {_numbers(decision.gids)}"
-    if any(told["capabilities"].values()):
-        yield f"it has capabilities, {', '.join(name for name, mask in told['capabilities'].items() if mask)}"
-    if not told["no_new_privs"]:
-        yield "no_new_privs is not set"
+        yield from probed.wrong(told, names.account.uid, names.decision)
+    yield from probed.unsafe(told)
     root = told["cgroup_root"]
     if root is not None and root.startswith(f"{_MOUNT}/") and told["cgroup"] != root.removeprefix(_MOUNT):
         yield f"its cgroup is {told['cgroup']}, not {root.removeprefix(_MOUNT)}"
@@ -262,7 +254,3 @@ def _unlimited(site: Site, told: Mapping[str, Any]) -> Iterator[str]:
         found = told["cgroup_limits"].get(file)
         if limit is not None and found != str(limit):
             yield f"{file} is {'not there' if found is None else found}, not {limit}"
-
-
-def _numbers(numbers: Any) -> str:  # noqa: ANN401 - a list of JSON, or a tuple
-    return ",".join(str(number) for number in sorted(set(numbers)))

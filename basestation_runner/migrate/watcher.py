@@ -15,6 +15,7 @@ from basestation_runner.migrate.asother import Identity
 from basestation_runner.migrate.context import Context
 from basestation_runner.migrate.journal import Journal
 from basestation_runner.migrate.systemctl import execute
+from basestation_runner.operate import probed
 from basestation_runner.operate.client import Client, Facts
 from basestation_runner.watch.rundir import NotReadyError, owner
 
@@ -201,17 +202,8 @@ def wrong(context: Context, site: str, told: Facts) -> Iterator[str]:
     setting = context.setting
     config = load_files(setting.sites_config, applications_path(setting.applications_config))
     uid, decision = _identity(config.sites[site])
-    if set(told["uids"]) != {uid}:
-        yield f"its uids are {sorted(set(told['uids']))}, not {uid}"
-    if isinstance(decision, execgroups.Granted):
-        if set(told["gids"]) != {decision.effective}:
-            yield f"its GIDs are {sorted(set(told['gids']))}, not {decision.effective}"
-        if set(told["groups"]) != set(decision.gids):
-            yield f"its groups are {sorted(set(told['groups']))}, not {sorted(decision.gids)}"
-    if any(told["capabilities"].values()):
-        yield "it has capabilities"
-    if not told["no_new_privs"]:
-        yield "no_new_privs is not set"
+    yield from probed.wrong(told, uid, decision)
+    yield from probed.unsafe(told)
 
 
 def _identity(site: Site) -> tuple[int, execgroups.Granted | execgroups.Refused]:

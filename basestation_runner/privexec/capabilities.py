@@ -54,11 +54,11 @@ def process_status(pid: int | None = None) -> ProcessStatus:
 def secure_helper(*, hands_on: bool = False) -> bool:
     """Make sure that this process may be the helper, and trim it. Return whether it can change identity.
 
-    With `hands_on` what it executes gets the capabilities too: a keeper executes nothing but its jobs' children, which
-    need them for the drop.
-
     With CAP_SETUID and CAP_SETGID it can; with no capability at all it is in single-account mode. Anything else, or
     root, raises RunnerError: a helper with more would hand more to whoever takes it over.
+
+    With `hands_on` what it executes gets the capabilities too: a keeper executes nothing but its jobs' children, which
+    need them for the drop.
     """
     now = process_status()
     if 0 in now.uids:
